@@ -1,0 +1,132 @@
+"""One exception tree. Each error knows its HTTP status and a hint that tells its reader what to try next."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ReefError(Exception):
+    """Something went wrong that a person can act on.
+
+    Args:
+        message: what happened and to what.
+        hint: what to try; shown by the CLI and sent as ``hint`` in JSON errors.
+    """
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "reef_error"
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, self.hint)
+
+    def body(self) -> dict[str, dict[str, str]]:
+        """The JSON body of the HTTP answer, in the OpenAI error shape with a ``hint``."""
+        return {"error": {"type": self.type, "message": self.message, "hint": self.hint}}
+
+
+def _rebuild(kind: type[ReefError], message: str, hint: str) -> ReefError:
+    return kind(message, hint=hint)
+
+
+class InvalidRequest(ReefError, ValueError):
+    """The caller sent something malformed."""
+
+    status = 400
+    type = "invalid_request_error"
+
+
+class Unauthorized(ReefError, PermissionError):
+    """No token, or one that is not known."""
+
+    status = 401
+    type = "authentication_error"
+
+
+class Forbidden(ReefError, PermissionError):
+    """A known token without the scope this needs."""
+
+    status = 403
+    type = "permission_error"
+
+
+class NotFound(ReefError, LookupError):
+    """The named scenario, record, release, adapter … does not exist."""
+
+    status = 404
+    type = "not_found_error"
+
+
+class Conflict(ReefError):
+    """The same id with other content, or a head that moved meanwhile."""
+
+    status = 409
+    type = "conflict_error"
+
+
+class StaleHead(Conflict):
+    """A publisher expected another head than the chain has. Nothing was changed."""
+
+    type = "stale_head_error"
+
+
+class TooLarge(ReefError):
+    """A body or tree beyond its bound."""
+
+    status = 413
+    type = "too_large_error"
+
+
+class UpstreamError(ReefError, ConnectionError):
+    """The upstream could not be reached, or broke."""
+
+    status = 502
+    type = "upstream_error"
+
+
+class UpstreamTimeout(UpstreamError, TimeoutError):
+    """The upstream did not answer in time."""
+
+    status = 504
+    type = "upstream_timeout_error"
+
+
+class StorageError(ReefError, OSError):
+    """The store could not keep a record."""
+
+    status = 507
+    type = "storage_error"
+
+
+class ConfigError(ReefError, ValueError):
+    """serve.yaml or a command line option is wrong."""
+
+    type = "config_error"
+
+
+class PluginError(ReefError, ImportError):
+    """A plugin is missing, broken or not what it claims to be."""
+
+    type = "plugin_error"
+
+
+class InvalidTree(InvalidRequest):
+    """A harness tree that may not be stored or served."""
+
+    type = "invalid_tree_error"
+
+
+class ProposalError(ReefError):
+    """A proposer gave no usable candidate within its retries."""
+
+    type = "proposal_error"
+
+
+class SandboxError(ReefError, OSError):
+    """An episode could not be started in its sandbox."""
+
+    type = "sandbox_error"
