@@ -61,6 +61,13 @@ class NotFound(ReefError, LookupError):
     type = "not_found_error"
 
 
+class MethodNotAllowed(ReefError):
+    """The path exists, but not for this method."""
+
+    status = 405
+    type = "method_not_allowed_error"
+
+
 class Conflict(ReefError):
     """The same id with other content, or a head that moved meanwhile."""
 

@@ -21,7 +21,9 @@ def connect(url: str) -> sa.Engine:
     parsed = sa.make_url(url)
     if parsed.get_backend_name() == "sqlite" and parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = sa.create_engine(url, connect_args={"timeout": 30, "check_same_thread": False}, pool_size=8, max_overflow=8)
+    engine = sa.create_engine(
+        url, connect_args={"timeout": 30, "check_same_thread": False, "cached_statements": 512}, pool_size=8, max_overflow=8
+    )
     sa.event.listen(engine, "connect", _pragmas)
     sa.event.listen(engine, "begin", _begin)
     return engine

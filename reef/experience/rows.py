@@ -1,0 +1,144 @@
+"""One exchange taken apart into rows: turns, envelopes, and the record that points at them.
+
+An envelope is the request or response without its messages, ``null`` standing in the place they had, so that the whole goes together
+again with its keys in order. The place is filled exactly where the record has a prompt (or answer) node; a body whose ``messages`` is
+not a list of some is kept whole in its envelope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import zstandard
+
+from reef.experience import jsontext
+from reef.experience.ids import digest
+from reef.experience.turns import ROOT, Known, Turn, grow
+from reef.types import JSON, Record
+
+Row = tuple[Any, ...]
+
+BLOB_COLUMNS = ("digest", "data")
+NODE_COLUMNS = ("id", "parent", "canonical", "depth", "body")
+RECORD_COLUMNS = (
+    "id", "scenario", "session", "release", "origin", "dialect", "upstream", "model", "end", "status", "streamed", "prompt", "answer",
+    "request_envelope", "response_envelope", "prompt_tokens", "completion_tokens", "started_at", "first_byte_ms", "duration_ms", "error",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Rows:
+    """What one batch adds to the tables."""
+
+    blobs: dict[bytes, bytes] = field(default_factory=dict)
+    """By digest; compressed when the batch is complete."""
+    nodes: dict[bytes, Row] = field(default_factory=dict)
+    records: list[Row] = field(default_factory=list)
+
+
+class Dismantler:
+    """Turns records into rows, leaving out what is known to be stored.
+
+    What a batch adds counts as known only after :meth:`committed`: a batch that could not be stored is forgotten.
+
+    Args:
+        remember: how many nodes, and how many blobs, are remembered as stored.
+    """
+
+    def __init__(self, *, remember: int = 50_000) -> None:
+        self._compressor = zstandard.ZstdCompressor(level=3)
+        self._nodes = Known(size=remember)
+        self._blobs = Known(size=remember)
+
+    def rows(self, records: Iterable[Record]) -> Rows:
+        """Take a batch apart."""
+        rows = Rows()
+        for record in records:
+            self._add(record, rows)
+        if rows.blobs:  # in one call: each gives the interpreter's lock away once, and to get it back may take longer than the work
+            compressed = self._compressor.multi_compress_to_buffer(list(rows.blobs.values()))
+            rows.blobs = {name: compressed[place].tobytes() for place, name in enumerate(rows.blobs)}
+        return rows
+
+    def _add(self, record: Record, rows: Rows) -> None:
+        request, response = record.request, record.response
+        leaf, canonical, depth = None, ROOT, 0
+        if (messages := _messages(request)) is not None:
+            leaf, canonical, depth, fresh = grow(messages, known=self._nodes)
+            self._add_turns(fresh, rows)
+            request = {**request, "messages": None}
+        answer = None
+        if (message := _message(response)) is not None:
+            answer, _, _, fresh = grow((message,), known=self._nodes, parent=leaf or ROOT, canonical=canonical, depth=depth)
+            self._add_turns(fresh, rows)
+            first, *others = response["choices"]
+            response = {**response, "choices": [{**first, "message": None}, *others]}
+        usage = record.usage
+        rows.records.append(
+            (
+                record.id,
+                record.scenario,
+                record.session,
+                record.release,
+                record.origin.value,
+                record.dialect,
+                record.upstream,
+                record.model,
+                record.end.value,
+                record.status,
+                record.streamed,
+                leaf,
+                answer,
+                self._add_blob(jsontext.dumps(request), rows),
+                None if response is None else self._add_blob(jsontext.dumps(response), rows),
+                usage.get("prompt_tokens"),
+                usage.get("completion_tokens"),
+                record.started_at,
+                record.first_byte_ms,
+                record.duration_ms,
+                record.error,
+            )
+        )
+
+    def committed(self, rows: Rows) -> None:
+        """Remember what a batch stored."""
+        for node, row in rows.nodes.items():
+            self._nodes.add(node, row[2])
+        for name in rows.blobs:
+            self._blobs.add(name, b"")
+
+    def _add_turns(self, turns: list[Turn], rows: Rows) -> None:
+        for turn in turns:
+            if turn.id not in rows.nodes:
+                rows.nodes[turn.id] = (turn.id, turn.parent or None, turn.canonical, turn.depth, turn.body_digest)
+                self._add_named_blob(turn.body_digest, turn.body, rows)
+
+    def _add_blob(self, data: bytes, rows: Rows) -> bytes:
+        name = digest(data)
+        self._add_named_blob(name, data, rows)
+        return name
+
+    def _add_named_blob(self, name: bytes, data: bytes, rows: Rows) -> None:
+        if name not in rows.blobs and self._blobs.get(name) is None:
+            rows.blobs[name] = data
+
+
+def _messages(request: JSON) -> list[JSON] | None:
+    """The messages of a request, where they are a list of some."""
+    if not isinstance(request, dict):
+        return None
+    messages = request.get("messages")
+    return messages if isinstance(messages, list) and messages else None
+
+
+def _message(response: JSON) -> dict[str, JSON] | None:
+    """The message of a response's first choice."""
+    if not isinstance(response, dict):
+        return None
+    choices = response.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        return None
+    message = choices[0].get("message")
+    return message if isinstance(message, dict) else None

@@ -1,0 +1,42 @@
+"""Records over HTTP, as the same JSON that was sent and answered."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from reef.experience import jsontext
+from reef.gateway.auth import require
+from reef.types import JSON, Origin
+
+router = APIRouter(tags=["experience"])
+
+
+def _json(value: JSON) -> Response:
+    """FastAPI's encoder would walk every message of every request, and cannot write all of what clients send."""
+    return Response(jsontext.dumps(value), media_type="application/json")
+
+
+@router.get("/reef/records/{record}", dependencies=[Depends(require("read"))])
+def show_record(request: Request, record: str) -> Response:
+    """One exchange by its receipt."""
+    return _json(asdict(request.app.state.reef.store.record(record)))
+
+
+@router.get("/reef/scenarios/{scenario}/records", dependencies=[Depends(require("read"))])
+def list_records(
+    request: Request,
+    scenario: str,
+    session: Annotated[str | None, Query(description="Only those of this agent run.")] = None,
+    origin: Annotated[Origin | None, Query(description="Only those caused by a user, a trial or a proposer.")] = None,
+    after: Annotated[str, Query(description="The receipt after which to go on.")] = "",
+    newest: Annotated[bool, Query(description="The last ones instead of the first.")] = False,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Response:
+    """Exchanges of a scenario in the order they were stored."""
+    state = request.app.state.reef
+    state.scenarios.check(scenario)
+    found = state.store.records(scenario, session=session, origin=origin, after=after or 0, newest=newest, limit=limit)
+    return _json({"scenario": scenario, "records": [asdict(record) for record in found]})
