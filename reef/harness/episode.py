@@ -1,0 +1,151 @@
+"""One headless run of a coding agent with one harness, in a throw-away root with its own home, configuration and workspace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from reef.artifacts.tree import check_path
+from reef.errors import InvalidTree
+from reef.harness.adapter import HEADERS, Adapter, Binding, Fault, Outcome
+from reef.harness.install import Installed
+from reef.harness.sandbox import RELAY_PORT, Completed, Sandbox, python_folder
+from reef.types import Tree
+
+RunCommand = Callable[..., Completed]
+"""``run_command(argv, *, timeout_s=60) -> Completed``: in the workspace and the same sandbox, without the gateway and the token."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeResult:
+    """A finished run. The workspace is there until the context it came from is left."""
+
+    workspace: Path
+    answer: str
+    returncode: int
+    fault: Fault | None
+    detail: str
+    duration_s: float
+    run_command: RunCommand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeRunner:
+    """Runs episodes of one agent against one gateway; safe to use from several threads."""
+
+    adapter: Adapter
+    installed: Installed
+    sandbox: Sandbox
+    gateway_socket: Path
+    """Reached from inside a sandbox without a network."""
+    gateway_url: str
+    """Without ``/v1``; reached where the sandbox is ``none``."""
+    token: str
+    model: str
+    timeout_s: float
+
+    @contextlib.contextmanager
+    def run(
+        self, tree: Tree, *, prompt: str, files: Mapping[str, str], scenario: str, session: str, release: int | None
+    ) -> Iterator[EpisodeResult]:
+        """Run the agent with ``tree`` on ``prompt``, in a workspace that holds ``files``.
+
+        Args:
+            release: the step the tree is released as; None for a candidate.
+
+        Raises:
+            InvalidTree: the adapter cannot take the tree.
+            SandboxError: nothing could be started.
+        """
+        root = Path(tempfile.mkdtemp(prefix="reef-episode-")).resolve()
+        try:
+            yield self._run(root, tree, prompt=prompt, files=files, scenario=scenario, session=session, release=release)
+        finally:
+            shutil.rmtree(root, onerror=_make_writable)
+
+    def _run(
+        self, root: Path, tree: Tree, *, prompt: str, files: Mapping[str, str], scenario: str, session: str, release: int | None
+    ) -> EpisodeResult:
+        for name in ("home", "config", "sessions", "tmp", "work"):
+            (root / name).mkdir()
+        work = root / "work"
+        inside = self.sandbox.inside(root)
+        base_url = f"http://127.0.0.1:{RELAY_PORT}/v1" if self.sandbox.isolated else f"{self.gateway_url}/v1"
+        headers = {header: variable for header, variable in HEADERS.items() if release is not None or variable != "REEF_RELEASE"}
+        write_tree(self.adapter.render(tree, binding=Binding(base_url, self.model, headers)), root / "config")
+        for path, content in files.items():
+            check_path(path)
+            _write(work / path, content.encode())
+        launch = self.adapter.launch()
+        places = {"config": str(inside / "config"), "sessions": str(inside / "sessions")}
+        clean = self._environment(inside)
+        env = clean | {name: value.format_map(places) for name, value in launch.env.items()}
+        env |= {"REEF_API_KEY": self.token or "reef-local", "REEF_SCENARIO": scenario, "REEF_SESSION": session}
+        env |= {} if release is None else {"REEF_RELEASE": str(release)}
+        arguments = [argument.format_map(places) for argument in launch.args]
+
+        def run(argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float, gateway_socket: Path | None) -> Completed:
+            return self.sandbox.run(
+                argv,
+                cwd=inside / "work",
+                env=env,
+                timeout_s=timeout_s,
+                writable={inside: root},
+                readable=self.installed.folders,
+                gateway_socket=gateway_socket,
+            )
+
+        def run_command(argv: Sequence[str], *, timeout_s: float = 60.0) -> Completed:
+            return run(argv, env=clean, timeout_s=timeout_s, gateway_socket=None)
+
+        argv = [str(self.installed.command), *arguments, *self.adapter.headless(prompt)]
+        done = run(argv, env=env, timeout_s=self.timeout_s, gateway_socket=self.gateway_socket)
+        outcome = self._outcome(done)
+        return EpisodeResult(work, outcome.answer, done.returncode, outcome.fault, outcome.detail, done.duration_s, run_command)
+
+    def _environment(self, inside: Path) -> dict[str, str]:
+        path = [*map(str, self.installed.path), str(python_folder() / "bin"), "/usr/local/bin", "/usr/bin", "/bin"]
+        folders = {"HOME": str(inside / "home"), "TMPDIR": str(inside / "tmp")}
+        return {**folders, "PATH": os.pathsep.join(path), "LANG": "C.UTF-8", "TERM": "dumb"}
+
+    def _outcome(self, done: Completed) -> Outcome:
+        outcome = self.adapter.outcome(stdout=done.stdout, stderr=done.stderr, returncode=done.returncode)
+        if not done.timed_out:
+            return outcome
+        # a run that was still being refused by the model when time was up is not the harness's doing; any other is
+        fault: Fault = "infrastructure" if outcome.fault == "infrastructure" else "harness"
+        return Outcome(outcome.answer, fault, f"not finished after {self.timeout_s:g} s. {outcome.detail}".strip())
+
+
+def write_tree(tree: Tree, folder: Path) -> None:
+    """Write the files of ``tree`` below ``folder``.
+
+    Raises:
+        InvalidTree: a path would leave the folder.
+    """
+    for path, file in tree.items():
+        check_path(path)
+        _write(folder / path, file.data)
+        if file.executable:
+            (folder / path).chmod(0o755)
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except (FileExistsError, NotADirectoryError, IsADirectoryError):
+        raise InvalidTree(f"{path.name} is both a file and a folder", hint="Rename one of them.") from None
+
+
+def _make_writable(remove: Callable[[str], object], path: str, _error: object) -> None:
+    """An agent may have taken write permission away; a root that cannot be removed would fill the disk, trial by trial."""
+    with contextlib.suppress(OSError):
+        Path(path).parent.chmod(0o700)
+        Path(path).chmod(0o700)
+        remove(path)
