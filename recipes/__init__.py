@@ -1,0 +1,1 @@
+"""Methods that turn experience into candidates, one package each. A recipe is a plugin: see `reef.learner.recipe:Recipe`."""

@@ -1,0 +1,116 @@
+"""How things are shown to a person at a terminal."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.syntax import Syntax
+from rich.table import Table
+
+console = Console(highlight=False)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _when(timestamp: float) -> str:
+    return datetime.fromtimestamp(timestamp).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def show_status(status: dict[str, Any]) -> None:
+    """Processes first, then what they keep."""
+    console.print(f"[bold]reef {escape(status['version'])}[/bold]  {escape(status.get('url', ''))}")
+    processes = _table("process", "pid", "restarts", "last exit", "log")
+    for name, info in status.get("processes", {}).items():
+        processes.add_row(name, str(info["pid"] or "down"), str(info["restarts"]), _dash(info["last_exit"]), info["log"])
+    console.print(processes)
+    for name in ("upstream", "learner", "counts", "writer"):
+        if status.get(name):
+            console.print(f"[bold]{name}[/bold]  " + "  ".join(f"{key} {escape(_dash(value))}" for key, value in status[name].items()))
+    scenarios = _table("scenario", "head")
+    for name, head in sorted(status.get("scenarios", {}).items()):
+        scenarios.add_row(name, str(head))
+    console.print(scenarios)
+
+
+def show_releases(answer: dict[str, Any]) -> None:
+    """The chain, newest last; the head is marked."""
+    table = _table("step", "when", "operation", "recipe", "content", "candidate", "summary")
+    for release in answer["releases"]:
+        mark = "→ " if release["step"] == answer["head"] else "  "
+        table.add_row(
+            f"{mark}{release['step']}",
+            _when(release["created_at"]),
+            release["operation"],
+            release["recipe"],
+            release["content_id"][:12],
+            _dash(release["candidate"]),
+            escape(release["summary"]),
+        )
+    console.print(table)
+
+
+def show_candidates(answer: dict[str, Any]) -> None:
+    """Every candidate, oldest first."""
+    if not answer["candidates"]:
+        console.print("no candidates yet: they come from reports with a low score")
+        return
+    table = _table("candidate", "base", "state", "summary", "reason")
+    for candidate in answer["candidates"]:
+        table.add_row(
+            candidate["id"], str(candidate["base_step"]), candidate["state"], escape(candidate["summary"]), escape(candidate["reason"])
+        )
+    console.print(table)
+
+
+def show_candidate(candidate: dict[str, Any]) -> None:
+    """One candidate: why, what, and the evidence."""
+    console.print(
+        f"[bold]{candidate['id']}[/bold]  {candidate['state']}  on release {candidate['base_step']}, branch {candidate['branch']}"
+    )
+    console.print(escape(candidate["summary"]))
+    console.print(f"reason: {escape(candidate['reason'] or '–')}")
+    console.print(f"caused by: {', '.join(candidate['reports'])}\n")
+    console.print(Syntax(candidate["diff"], "diff", background_color="default"))
+    verdict = candidate["verdict"]
+    if verdict is None:
+        console.print("never tried")
+        return
+    console.print(
+        f"[bold]{verdict['decision']}[/bold] after {verdict['pairs']} pairs in {verdict['seconds']:.0f} s: effect {verdict['effect']:+.2f} "
+        f"in [{verdict['low']:+.2f}, {verdict['high']:+.2f}], {verdict['wins']} won, {verdict['losses']} lost, "
+        f"evidence {verdict['evidence']:.1f} of {1 / verdict['alpha'] if verdict['alpha'] else float('inf'):.1f} needed"
+    )
+    table = _table("pair", "task", "side", "score", "end", "detail")
+    for trial in verdict["trials"]:
+        table.add_row(str(trial["pair"]), trial["task"], trial["side"], f"{trial['score']:.2f}", trial["end"], escape(trial["detail"]))
+    console.print(table)
+
+
+def show_records(answer: dict[str, Any]) -> None:
+    """One line a record."""
+    table = _table("receipt", "when", "session", "release", "model", "end", "tokens", "ms")
+    for record in answer["records"]:
+        usage = record["usage"]
+        table.add_row(
+            record["id"],
+            _when(record["started_at"]),
+            _dash(record["session"]),
+            _dash(record["release"]),
+            record["model"],
+            record["end"],
+            f"{usage.get('prompt_tokens', '–')}+{usage.get('completion_tokens', '–')}",
+            f"{record['duration_ms']:.0f}",
+        )
+    console.print(table)
+
+
+def _dash(value: Any) -> str:
+    return "–" if value is None or value == "" else str(value)

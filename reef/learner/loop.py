@@ -1,0 +1,195 @@
+"""The loop: for each scenario select → propose → admit → judge → settle, for ever.
+
+Nothing is kept in memory that a crash may not lose: a batch stays unconsumed until the transaction that settles its last candidate, so a
+learner that was killed starts the step again from the same reports and sees the attempts already judged.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from reef.artifacts.repository import ArtifactRepository
+from reef.artifacts.tree import content_id
+from reef.errors import InvalidTree, ProposalError, ReefError, StaleHead
+from reef.experience.store import ExperienceStore
+from reef.learner.recipe import Attempt, Batch, Model, Proposal, Recipe, Workbench
+from reef.releases.controller import Controller
+from reef.types import Candidate, CandidateState, Decision, Release, Tree, Verdict
+
+log = structlog.get_logger()
+
+BACKOFF_FIRST_S = 2.0
+BACKOFF_MOST_S = 300.0
+
+
+class Judge(Protocol):
+    """Admission and trials, for the kind of artifact the recipe changes."""
+
+    def admit(self, tree: Tree, *, base: Tree) -> None:
+        """Raise InvalidTree when the candidate may not even be tried."""
+        ...
+
+    def judge(self, candidate: Candidate, *, tree: Tree, head: Release, head_tree: Tree, progress: Callable[[str], None]) -> Verdict:
+        """Compare the candidate with the head."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the learner is doing, for `reef status`."""
+
+    scenario: str
+    phase: str
+    detail: str = ""
+    error: str = ""
+
+
+class Learner:
+    """Runs one recipe over all scenarios.
+
+    Args:
+        recipe: the method.
+        judge: admission and trials.
+        model_for: gives the model a scenario's recipe may ask.
+        max_staleness: how many releases experience may lag behind the head and still be learned from.
+        tell: gets every change of activity.
+    """
+
+    def __init__(
+        self,
+        *,
+        recipe: Recipe,
+        store: ExperienceStore,
+        artifacts: ArtifactRepository,
+        controller: Controller,
+        judge: Judge,
+        model_for: Callable[[str], Model],
+        adapter: str,
+        max_staleness: int,
+        tell: Callable[[Activity], None] = lambda _activity: None,
+    ) -> None:
+        self._recipe = recipe
+        self._store = store
+        self._artifacts = artifacts
+        self._controller = controller
+        self._judge = judge
+        self._model_for = model_for
+        self._adapter = adapter
+        self._max_staleness = max_staleness
+        self._tell = tell
+        self._retry_at: dict[str, float] = {}
+        self._backoff: dict[str, float] = {}
+
+    def run(self, stop: threading.Event, *, poll_interval_s: float) -> None:
+        """Work until ``stop`` is set."""
+        while not stop.is_set():
+            if not self.work_once():
+                stop.wait(poll_interval_s)
+
+    def work_once(self) -> bool:
+        """Give every scenario one step; True if any of them did something.
+
+        A scenario whose step fails (its upstream is down, say) is tried again with back-off and does not hold up the others.
+        """
+        worked = False
+        for scenario in self._controller.scenarios():
+            if time.monotonic() < self._retry_at.get(scenario, 0.0):
+                continue
+            try:
+                worked = self.step(scenario) or worked
+                self._backoff.pop(scenario, None)
+            except ReefError as error:
+                delay = min(self._backoff.get(scenario, BACKOFF_FIRST_S / 2) * 2, BACKOFF_MOST_S)
+                self._backoff[scenario], self._retry_at[scenario] = delay, time.monotonic() + delay
+                log.warning("step failed", scenario=scenario, error=error.message, retry_in_s=delay)
+                self._tell(Activity(scenario, "waiting", f"trying again in {delay:.0f} s", error.message))
+        return worked
+
+    def step(self, scenario: str) -> bool:
+        """One step of learning: a batch, and as many candidates for it as the recipe allows until one is released."""
+        bench = Workbench(scenario, self._store, self._artifacts, self._model_for(scenario), self._adapter)
+        selection = self._recipe.select(bench)
+        if selection.passed_over:
+            self._controller.consume(scenario, self._recipe.name, selection.passed_over)
+        if selection.batch is None:
+            return bool(selection.passed_over)
+        if stale := self._stale(selection.batch, scenario):
+            log.info("experience too old", scenario=scenario, reports=len(stale))
+            self._controller.consume(scenario, self._recipe.name, stale)
+            return True
+        try:
+            self._learn_from(selection.batch, bench)
+        except StaleHead as error:  # the batch is untouched: the next round starts from the new head
+            log.info("head moved during the step", scenario=scenario, error=error.message)
+        self._tell(Activity(scenario, "idle"))
+        return True
+
+    def _stale(self, batch: Batch, scenario: str) -> list[str]:
+        """Reports on releases so old that what they say may no longer hold."""
+        oldest = self._controller.head(scenario).step - self._max_staleness
+        newest = {report.id: self._store.newest_release(report.id) for report in batch.reports}
+        return [report for report, release in newest.items() if release is not None and release < oldest]
+
+    def _learn_from(self, batch: Batch, bench: Workbench) -> None:
+        reports = tuple(report.id for report in batch.reports)
+        earlier = self._earlier(bench.scenario, reports)
+        while len(earlier) < self._recipe.attempts:
+            parent = self._controller.head(bench.scenario)
+            self._tell(Activity(bench.scenario, "proposing", f"attempt {len(earlier) + 1} from {len(reports)} reports"))
+            try:
+                proposal = self._recipe.propose(batch, parent=parent, earlier=earlier, bench=bench)
+            except ProposalError as error:
+                log.warning("no proposal", scenario=bench.scenario, error=error.message)
+                self._tell(Activity(bench.scenario, "idle", error=error.message))
+                break
+            attempt = self._try(proposal, parent=parent, reports=reports, bench=bench, last=len(earlier) + 1 == self._recipe.attempts)
+            if attempt.verdict is not None and attempt.verdict.decision is Decision.PROMOTE:
+                return
+            earlier.append(attempt)
+        self._controller.consume(bench.scenario, self._recipe.name, reports)
+
+    def _earlier(self, scenario: str, reports: Sequence[str]) -> list[Attempt]:
+        """Attempts for the same reports that a learner before this one has finished."""
+        tried = self._controller.candidates(scenario, states=(CandidateState.REJECTED, CandidateState.INCONCLUSIVE))
+        return [Attempt(candidate, self._controller.verdict(candidate.id)) for candidate in tried if set(candidate.reports) == set(reports)]
+
+    def _try(self, proposal: Proposal, *, parent: Release, reports: tuple[str, ...], bench: Workbench, last: bool) -> Attempt:
+        """Admit, judge and settle one candidate."""
+        tree = self._artifacts.read(proposal.commit)
+        candidate = self._controller.open_candidate(
+            scenario=bench.scenario,
+            component=self._recipe.component,
+            recipe=self._recipe.name,
+            base_step=parent.step,
+            branch=proposal.branch,
+            commit=proposal.commit,
+            content_id=content_id(tree),
+            summary=proposal.summary,
+            reports=reports,
+        )
+        head_tree = self._controller.tree(bench.scenario, parent.step)
+        try:
+            self._judge.admit(tree, base=head_tree)
+        except InvalidTree as error:
+            self._controller.mark(candidate.id, CandidateState.REJECTED, error.message)
+            return Attempt(self._controller.candidate(candidate.id), None)
+        self._controller.mark(candidate.id, CandidateState.JUDGING, "")
+
+        def progress(detail: str) -> None:
+            self._tell(Activity(bench.scenario, "judging", f"{candidate.summary}: {detail}"))
+
+        try:
+            verdict = self._judge.judge(candidate, tree=tree, head=parent, head_tree=head_tree, progress=progress)
+            consumed: Iterable[str] = reports if last or verdict.decision is Decision.PROMOTE else ()
+            self._controller.settle(candidate, verdict, expected_head=parent.step, consumed=tuple(consumed))
+        except ReefError as error:
+            self._controller.mark(candidate.id, CandidateState.ABANDONED, error.message)
+            raise
+        log.info("settled", scenario=bench.scenario, candidate=candidate.id, decision=verdict.decision, reason=verdict.reason)
+        return Attempt(self._controller.candidate(candidate.id), verdict)

@@ -1,0 +1,122 @@
+"""The recipe contract: what a method author writes. :class:`RecordOnly` is the smallest recipe; ``cordis.recipe`` is one to copy."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from reef.artifacts.repository import ArtifactRepository
+from reef.experience.store import ExperienceStore
+from reef.types import Candidate, Component, Release, Report, Verdict
+
+
+class Model(Protocol):
+    """A language model a recipe may ask; answers come through the gateway, recorded with origin ``proposer``."""
+
+    def ask(self, messages: Sequence[Mapping[str, str]], *, purpose: str) -> str:
+        """Return the text answered to ``messages``.
+
+        Args:
+            messages: chat messages, ``role`` and ``content``.
+            purpose: names the call's session in the records, e.g. the batch it works on.
+
+        Raises:
+            UpstreamError: no answer within the bound.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Workbench:
+    """What a recipe gets to work with."""
+
+    scenario: str
+    store: ExperienceStore
+    artifacts: ArtifactRepository
+    model: Model
+    adapter: str
+    """Name of the coding agent whose harness evolves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The experience one step of learning starts from. Its reports are consumed when the step settles."""
+
+    reports: tuple[Report, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A candidate tried before for the same batch, and what became of it."""
+
+    candidate: Candidate
+    verdict: Verdict | None
+    """None where it was refused before any trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A candidate's bytes, already in the artifact repository on a branch of their own."""
+
+    branch: str
+    commit: str
+    summary: str
+    """One line a person reads: what changes and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What :meth:`Recipe.select` found: a batch to learn from, and reports to pass over for good."""
+
+    batch: Batch | None = None
+    passed_over: tuple[str, ...] = field(default=())
+
+
+class Recipe(ABC):
+    """One method. An instance serves one scenario in the learner process; it keeps no state between calls that it cannot lose.
+
+    Args:
+        batch_size: reports that make one step.
+        options: ``reef.options`` of serve.yaml; unknown ones must raise :class:`~reef.errors.ConfigError`.
+    """
+
+    name: str
+    component: Component
+    attempts: int = 1
+    """Candidates proposed for one batch until one is released."""
+
+    def __init__(self, *, batch_size: int, options: Mapping[str, Any]) -> None:
+        self.batch_size = batch_size
+        self.options = options
+
+    @abstractmethod
+    def select(self, bench: Workbench) -> Selection:
+        """Pick the next batch from reports this recipe has not consumed; an empty Selection waits for more."""
+
+    @abstractmethod
+    def propose(self, batch: Batch, *, parent: Release, earlier: Sequence[Attempt], bench: Workbench) -> Proposal:
+        """Write a candidate that starts from ``parent``.
+
+        Args:
+            batch: what :meth:`select` gave.
+            parent: the head to improve on; immutable.
+            earlier: attempts for this batch that were not released, oldest first.
+
+        Raises:
+            ProposalError: no usable candidate; the batch is settled without one.
+        """
+
+
+class RecordOnly(Recipe):
+    """``record``: keeps experience and learns nothing."""
+
+    name = "record"
+    component = Component.HARNESS
+
+    def select(self, bench: Workbench) -> Selection:
+        return Selection()
+
+    def propose(self, batch: Batch, *, parent: Release, earlier: Sequence[Attempt], bench: Workbench) -> Proposal:
+        raise AssertionError("record never selects a batch")

@@ -1,0 +1,273 @@
+"""The processes of one `reef serve`: gateway, learner and, for the stand-in model, the rehearsal.
+
+One command starts them, one Ctrl-C ends them; what dies is started again with back-off. The supervisor owns the listening socket and hands
+it down, so a gateway that restarts loses neither the port nor the connections waiting in the backlog.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from reef import process
+from reef.config import REHEARSAL, Config
+from reef.errors import ConfigError, ReefError
+
+BACKOFF_FIRST_S = 0.2
+BACKOFF_MOST_S = 3.0
+STEADY_AFTER_S = 10.0
+"""A process that lived this long starts again without delay."""
+STOP_S = 15.0
+"""Bound on a clean stop; longer than the gateway's own bound on finishing answers."""
+LOG_BYTES = 16 * 1024 * 1024
+"""A log beyond this is set aside (one generation) when its process starts."""
+REHEARSAL_MODEL = "rehearsal-1"
+
+
+@dataclass
+class Child:
+    """One process that is kept alive."""
+
+    name: str
+    module: str
+    environment: dict[str, str]
+    fds: tuple[int, ...]
+    popen: subprocess.Popen[bytes] | None = None
+    started_at: float = 0.0
+    restarts: int = 0
+    last_exit: int | None = None
+    backoff_s: float = BACKOFF_FIRST_S
+    due_at: float = field(default=0.0)
+
+
+class Supervisor:
+    """Runs the processes until asked to stop.
+
+    Args:
+        config: the resolved configuration.
+        say: gets one line for the person at the terminal at each event.
+
+    Raises:
+        ConfigError: the configuration cannot be served as it is.
+    """
+
+    def __init__(self, config: Config, *, say: Callable[[str], None]) -> None:
+        check_servable(config)
+        self._say = say
+        self._state = config.state_dir
+        self._run = self._state / "run"
+        self._logs = self._state / "log"
+        for folder in (self._state, self._run, self._logs):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._stop = threading.Event()
+        self._config = config
+        self._children: list[Child] = []
+        self.url = ""
+
+    def run(self) -> None:
+        """Start everything, keep it alive, and return after a clean stop.
+
+        Raises:
+            ReefError: another supervisor has the state folder, the address is taken, or nothing got ready in time.
+        """
+        with self._locked(), contextlib.ExitStack() as stack:
+            self._prepare_database()
+            self._plan(stack)
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, lambda *_: self._stop.set())
+            try:
+                for child in self._children:
+                    self._start(child)
+                self._wait_until_ready()
+                while not self._stop.wait(0.05):
+                    self._tend()
+            finally:
+                self._end()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self._run / "lock").open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ReefError(
+                    f"another `reef serve` runs on {self._state}", hint="Stop it, or give another folder: --set storage.dir=DIR"
+                ) from None
+            yield
+
+    def _prepare_database(self) -> None:
+        from reef.experience import database, schema  # noqa: F401 - registers its tables
+        from reef.releases import schema as _releases  # noqa: F401
+
+        engine = database.connect(self._config.database_url)
+        database.create_tables(engine)
+        engine.dispose()
+
+    def _plan(self, stack: contextlib.ExitStack) -> None:
+        """Bind the sockets and decide which processes there are."""
+        config = self._config
+        alive_read, alive_write = os.pipe()  # the write end closes with this process, whatever ends it
+        stack.callback(os.close, alive_write)
+        stack.callback(os.close, alive_read)
+        common = {
+            process.PARENT_FD: str(alive_read),
+            process.TRIAL_TOKEN: secrets.token_urlsafe(32),
+            process.PROPOSER_TOKEN: secrets.token_urlsafe(32),
+        }
+        if config.upstream.url == REHEARSAL:
+            listener = stack.enter_context(_listen("127.0.0.1", 0))
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+            config = config.model_copy(
+                update={"upstream": config.upstream.model_copy(update={"url": url, "model": config.upstream.model or REHEARSAL_MODEL})}
+            )
+            self._children.append(self._child("rehearsal", common, config, listener))
+        listener = stack.enter_context(_listen(config.listen.host, config.listen.port))
+        self.url = _reachable_url(config.listen.host, listener.getsockname()[1])
+        common[process.GATEWAY_URL] = self.url
+        self._children.append(self._child("gateway", common, config, listener))
+        self._children.append(self._child("learner", common, config, None))
+
+    def _child(self, name: str, common: dict[str, str], config: Config, listener: socket.socket | None) -> Child:
+        environment = {**common, process.CONFIG: config.model_dump_json()}
+        fds = [int(common[process.PARENT_FD])]
+        if listener is not None:
+            environment[process.LISTEN_FD] = str(listener.fileno())
+            fds.append(listener.fileno())
+        return Child(name=name, module=f"reef.{name}", environment=environment, fds=tuple(fds))
+
+    def _start(self, child: Child) -> None:
+        log = self._logs / f"{child.name}.log"
+        if log.exists() and log.stat().st_size > LOG_BYTES:
+            log.replace(log.with_suffix(".log.1"))
+        with log.open("ab") as output:
+            child.popen = subprocess.Popen(
+                [sys.executable, "-m", child.module],
+                env={**os.environ, **child.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=child.fds,
+                start_new_session=True,  # Ctrl-C reaches the supervisor alone, which then stops them in order
+            )
+        child.started_at = time.time()
+        self._write_state()
+
+    def _tend(self) -> None:
+        """Notice what died, and start it again when its back-off is over."""
+        now = time.time()
+        for child in self._children:
+            if child.popen is None:
+                if now >= child.due_at:
+                    child.restarts += 1
+                    self._start(child)
+                continue
+            code = child.popen.poll()
+            if code is None:
+                continue
+            child.popen, child.last_exit = None, code
+            steady = now - child.started_at >= STEADY_AFTER_S
+            child.backoff_s = BACKOFF_FIRST_S if steady else min(child.backoff_s * 2, BACKOFF_MOST_S)
+            child.due_at = now + child.backoff_s
+            self._say(f"{child.name} ended with {code}; starting it again in {child.backoff_s:.1f} s (log: {self._logs / child.name}.log)")
+            self._write_state()
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and not self._stop.is_set():
+            with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/healthz", timeout=1):  # noqa: S310 - our own address
+                self._say(f"ready at {self.url}")
+                return
+            gateway = next(child for child in self._children if child.name == "gateway")
+            if gateway.popen is not None and gateway.popen.poll() is not None:
+                break
+            time.sleep(0.02)
+        if not self._stop.is_set():
+            raise ReefError("the gateway did not get ready", hint=f"Its last words are in {self._logs / 'gateway.log'}.")
+
+    def _end(self) -> None:
+        """Stop in the order gateway, learner, rehearsal: answers under way still need what they came from."""
+        for name in ("gateway", "learner", "rehearsal"):
+            for child in self._children:
+                if child.name != name or child.popen is None:
+                    continue
+                child.popen.terminate()
+                try:
+                    child.last_exit = child.popen.wait(STOP_S)
+                except subprocess.TimeoutExpired:
+                    self._say(f"{name} did not stop within {STOP_S:.0f} s: killed")
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(child.popen.pid, signal.SIGKILL)
+                    child.last_exit = child.popen.wait()
+                child.popen = None
+        self._write_state()
+        self._say("stopped")
+
+    def _write_state(self) -> None:
+        """Leave for `reef status` (and for people) who runs where."""
+        state = {
+            "url": self.url,
+            "pid": os.getpid(),
+            "processes": {
+                child.name: {
+                    "pid": child.popen.pid if child.popen else None,
+                    "started_at": child.started_at,
+                    "restarts": child.restarts,
+                    "last_exit": child.last_exit,
+                    "log": str(self._logs / f"{child.name}.log"),
+                }
+                for child in self._children
+            },
+        }
+        process.write_atomically(self._run / "processes.json", json.dumps(state, indent=1))
+
+
+def check_servable(config: Config) -> None:
+    """Refuse what would be unsafe or useless to serve.
+
+    Raises:
+        ConfigError: no upstream, or a non-loopback address without a token.
+    """
+    if not config.upstream.url:
+        raise ConfigError("no upstream is configured", hint="Use --upstream URL --model NAME, --upstream rehearsal, or -c serve.yaml.")
+    if not _is_loopback(config.listen.host) and not os.environ.get(config.auth.token_env):
+        raise ConfigError(
+            f"refusing to listen on {config.listen.host} without a token",
+            hint=f"export {config.auth.token_env}=$(openssl rand -hex 32), or listen on 127.0.0.1.",
+        )
+    if config.upstream.key_env and not os.environ.get(config.upstream.key_env):
+        raise ConfigError(f"upstream.key_env names {config.upstream.key_env}, which is not set", hint=f"export {config.upstream.key_env}=…")
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048)
+    except OSError as error:
+        raise ReefError(f"cannot listen on {host}:{port}: {error.strerror}", hint="Is another server there? Try --port 0.") from None
+
+
+def _reachable_url(host: str, port: int) -> str:
+    """Where processes of this machine reach the gateway."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 - compared, not bound
+    return f"http://{name}:{port}"
