@@ -14,7 +14,7 @@ help: ## Say what there is
 	@test -n "$(PYTHON)" || { echo "Reef needs Python 3.11 or newer: set PYTHON=/path/to/python3"; exit 1; }
 	@echo "── setting up .venv with $$($(PYTHON) --version) (a minute, once)"
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/pip install -qq --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
 install: .venv/installed ## Set up .venv

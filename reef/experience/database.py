@@ -36,7 +36,14 @@ def create_tables(engine: sa.Engine) -> None:
 
 def _pragmas(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # we say BEGIN ourselves: sqlite3's implicit one would start too late for DDL and reads
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "temp_store=MEMORY", "cache_size=-32000"):
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "foreign_keys=ON",
+        "temp_store=MEMORY",
+        "cache_size=-32000",
+        "wal_autocheckpoint=4000",
+    ):
         connection.execute(f"PRAGMA {pragma}")
 
 

@@ -7,7 +7,7 @@ not a list of some is kept whole in its envelope.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,9 @@ RECORD_COLUMNS = (
 )  # fmt: skip
 
 
+RESPONSE = RECORD_COLUMNS.index("response_envelope")
+
+
 @dataclass(slots=True)
 class Rows:
     """What one batch adds to the tables."""
@@ -35,7 +38,7 @@ class Rows:
     blobs: dict[bytes, bytes] = field(default_factory=dict)
     """By digest; compressed when the batch is complete."""
     nodes: dict[bytes, Row] = field(default_factory=dict)
-    records: list[Row] = field(default_factory=list)
+    records: list[list[Any]] = field(default_factory=list)
 
 
 class Dismantler:
@@ -52,15 +55,20 @@ class Dismantler:
         self._nodes = Known(size=remember)
         self._blobs = Known(size=remember)
 
-    def rows(self, records: Iterable[Record]) -> Rows:
+    def rows(self, records: Sequence[Record]) -> Rows:
         """Take a batch apart."""
         rows = Rows()
         for record in records:
             self._add(record, rows)
-        if rows.blobs:  # in one call: each gives the interpreter's lock away once, and to get it back may take longer than the work
-            compressed = self._compressor.multi_compress_to_buffer(list(rows.blobs.values()))
-            rows.blobs = {name: compressed[place].tobytes() for place, name in enumerate(rows.blobs)}
+        self._compress(rows)
         return rows
+
+    def committed(self, rows: Rows) -> None:
+        """Remember what a batch stored."""
+        for node, row in rows.nodes.items():
+            self._nodes.add(node, row[2])
+        for name in rows.blobs:
+            self._blobs.add(name, b"")
 
     def _add(self, record: Record, rows: Rows) -> None:
         request, response = record.request, record.response
@@ -75,9 +83,12 @@ class Dismantler:
             self._add_turns(fresh, rows)
             first, *others = response["choices"]
             response = {**response, "choices": [{**first, "message": None}, *others]}
+        envelope = jsontext.dumps(request)
+        name = digest(envelope)
+        self._add_blob(name, envelope, rows)
         usage = record.usage
         rows.records.append(
-            (
+            [
                 record.id,
                 record.scenario,
                 record.session,
@@ -91,36 +102,36 @@ class Dismantler:
                 record.streamed,
                 leaf,
                 answer,
-                self._add_blob(jsontext.dumps(request), rows),
-                None if response is None else self._add_blob(jsontext.dumps(response), rows),
+                name,
+                None if response is None else jsontext.dumps(response),
                 usage.get("prompt_tokens"),
                 usage.get("completion_tokens"),
                 record.started_at,
                 record.first_byte_ms,
                 record.duration_ms,
                 record.error,
-            )
+            ]
         )
 
-    def committed(self, rows: Rows) -> None:
-        """Remember what a batch stored."""
-        for node, row in rows.nodes.items():
-            self._nodes.add(node, row[2])
-        for name in rows.blobs:
-            self._blobs.add(name, b"")
+    def _compress(self, rows: Rows) -> None:
+        """Compress a batch in one call: each call gives the interpreter's lock away, and to get it back may take longer than the work."""
+        answered = [row for row in rows.records if row[RESPONSE] is not None]
+        texts = [*rows.blobs.values(), *(row[RESPONSE] for row in answered)]
+        if not texts:
+            return
+        compressed = self._compressor.multi_compress_to_buffer(texts)
+        for place, name in enumerate(rows.blobs):
+            rows.blobs[name] = compressed[place].tobytes()
+        for place, row in enumerate(answered, start=len(rows.blobs)):
+            row[RESPONSE] = compressed[place].tobytes()
 
     def _add_turns(self, turns: list[Turn], rows: Rows) -> None:
         for turn in turns:
             if turn.id not in rows.nodes:
                 rows.nodes[turn.id] = (turn.id, turn.parent or None, turn.canonical, turn.depth, turn.body_digest)
-                self._add_named_blob(turn.body_digest, turn.body, rows)
+                self._add_blob(turn.body_digest, turn.body, rows)
 
-    def _add_blob(self, data: bytes, rows: Rows) -> bytes:
-        name = digest(data)
-        self._add_named_blob(name, data, rows)
-        return name
-
-    def _add_named_blob(self, name: bytes, data: bytes, rows: Rows) -> None:
+    def _add_blob(self, name: bytes, data: bytes, rows: Rows) -> None:
         if name not in rows.blobs and self._blobs.get(name) is None:
             rows.blobs[name] = data
 

@@ -46,7 +46,7 @@ records = sa.Table(
     sa.Column("prompt", sa.LargeBinary),  # node of the last message sent
     sa.Column("answer", sa.LargeBinary),  # node of the message answered, a child of `prompt`
     sa.Column("request_envelope", sa.LargeBinary, nullable=False),  # blob: the request without its messages
-    sa.Column("response_envelope", sa.LargeBinary),  # blob: the response without the first choice's message
+    sa.Column("response_envelope", sa.LargeBinary),  # zstd: the response without the first choice's message; no two are equal
     sa.Column("prompt_tokens", sa.Integer),
     sa.Column("completion_tokens", sa.Integer),
     sa.Column("started_at", sa.Float, nullable=False),

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from reef.experience import schema
-from reef.experience.rows import BLOB_COLUMNS, NODE_COLUMNS, RECORD_COLUMNS, Row, Rows
+from reef.experience.rows import BLOB_COLUMNS, NODE_COLUMNS, RECORD_COLUMNS, Rows
 
 MOST_ROWS = 64
 """Rows of one statement: what load brings in a batch, and few enough for the driver to keep every size prepared."""
@@ -34,7 +34,7 @@ class Insert:
         head = f"INSERT INTO {quote(table.name)} ({names}) VALUES "  # noqa: S608 - names of our own
         self._texts = [head + ", ".join([row] * size) + end for size in range(MOST_ROWS + 1)]
 
-    def run(self, cursor: Any, rows: Sequence[Row]) -> None:
+    def run(self, cursor: Any, rows: Sequence[Sequence[Any]]) -> None:
         """Insert ``rows``."""
         for start in range(0, len(rows), MOST_ROWS):
             part = rows[start : start + MOST_ROWS]

@@ -146,8 +146,11 @@ class _Reader:
         return found[::-1]
 
     def blob(self, name: bytes) -> JSON:
-        """A fresh copy of an envelope."""
-        data = self._tx.execute(sa.select(_blobs.c.data).where(_blobs.c.digest == name)).scalar_one()
+        """A fresh copy of what a blob holds."""
+        return self.unpack(self._tx.execute(sa.select(_blobs.c.data).where(_blobs.c.digest == name)).scalar_one())
+
+    def unpack(self, data: bytes) -> JSON:
+        """The JSON in compressed bytes."""
         return jsontext.loads(self._decompress(data))
 
     def message(self, node: bytes) -> JSON:
@@ -155,7 +158,7 @@ class _Reader:
         if node not in self._turns:
             query = sa.select(_nodes.c.parent, _blobs.c.data).where(_nodes.c.id == node, _blobs.c.digest == _nodes.c.body)
             parent, data = self._tx.execute(query).one()
-            self._turns[node] = parent, jsontext.loads(self._decompress(data))
+            self._turns[node] = parent, self.unpack(data)
         return self._turns[node][1]
 
     def _read_up(self, node: bytes) -> None:
@@ -165,14 +168,14 @@ class _Reader:
         query = sa.select(path.c.id, path.c.parent, _blobs.c.data).where(_blobs.c.digest == path.c.body)
         for name, parent, data in self._tx.execute(query):
             if name not in self._turns:
-                self._turns[name] = parent, jsontext.loads(self._decompress(data))
+                self._turns[name] = parent, self.unpack(data)
 
 
 def _record(row: RowMapping, reader: _Reader) -> Record:
     request = reader.blob(row["request_envelope"])
     if row["prompt"] is not None:
         request["messages"] = reader.messages(row["prompt"])
-    response = None if row["response_envelope"] is None else reader.blob(row["response_envelope"])
+    response = None if row["response_envelope"] is None else reader.unpack(row["response_envelope"])
     if response is not None and row["answer"] is not None:
         response["choices"][0]["message"] = reader.message(row["answer"])
     return Record(

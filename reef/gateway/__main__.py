@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from pathlib import Path
@@ -29,6 +30,7 @@ def main() -> None:
     process.configure_logging()
     config = process.child_config()
     server = uvicorn.Server(server_config(config))
+    spare_the_collector()
     process.when_parent_ends(lambda: setattr(server, "should_exit", True))
     listener = process.inherited_socket() or socket.create_server((config.listen.host, config.listen.port), backlog=BACKLOG)
     sockets = [listener]
@@ -36,6 +38,13 @@ def main() -> None:
     if local is not None:
         sockets.append(local)
     server.run(sockets=sockets)
+
+
+def spare_the_collector() -> None:
+    """Leave what is loaded by now out of garbage collection: looking through all of it again and again took a third of the time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 100)
 
 
 def server_config(config: Config) -> uvicorn.Config:

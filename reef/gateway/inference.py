@@ -244,7 +244,10 @@ class Exchange:
         return End.TRUNCATED if self._tap is not None or self._first_byte_ms is not None else End.UPSTREAM_ERROR
 
     def _partial(self) -> JSON:
-        return None if self._tap is None else self._tap.assembly.completion()
+        if self._tap is None:
+            return None
+        self._tap.catch_up()
+        return self._tap.assembly.completion()
 
     def _note_first_byte(self) -> None:
         self._first_byte_ms = (time.perf_counter() - self._clock) * 1000

@@ -6,11 +6,17 @@ error event that follows. From the ``data: [DONE]`` line on, everything waits fo
 
 from __future__ import annotations
 
+import contextlib
+import re
+
 from reef.errors import UpstreamError
 from reef.experience import jsontext
 from reef.gateway.assembly import Assembly
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
+READ_TOGETHER_BYTES = 16 * 1024
+"""What is parsed in one go. Event by event costs three times as much; all at the end would stop everything else for a long answer."""
+_DONE = re.compile(rb"(?:^|(?<=[\r\n]))data: ?\[DONE\][\r\n]")
 
 
 class Tap:
@@ -22,8 +28,10 @@ class Tap:
         """``[DONE]`` was seen; the stream is at its end."""
         self.held = b""
         """What has not left: an unfinished line, or the end from ``[DONE]`` on."""
+        self._unread: list[bytes] = []
+        self._unread_bytes = 0
         self._data: list[bytes] = []
-        self._after_cr = False
+        """The data lines of the event under way."""
 
     def feed(self, chunk: bytes) -> bytes:
         """Take what arrived; return what may leave now.
@@ -35,53 +43,60 @@ class Tap:
             self.held += chunk
             return b""
         buffer = self.held + chunk if self.held else chunk
-        cut = max(buffer.rfind(b"\n"), buffer.rfind(b"\r")) + 1
-        if len(buffer) - cut > MAX_LINE_BYTES:
-            raise UpstreamError("the upstream sent a line without end", hint="Is upstream.url an OpenAI-compatible server?")
-        lines, self.held = (buffer, b"") if cut == len(buffer) else (buffer[:cut], buffer[cut:])
-        kept = self._read(lines)
-        if self.done:
-            self.held = lines[kept:] + self.held
-            return lines[:kept]
+        if buffer.endswith(b"\n"):  # the usual case
+            lines, self.held = buffer, b""
+        else:
+            cut = max(buffer.rfind(b"\n"), buffer.rfind(b"\r", 0, -1)) + 1  # a last \r may be half of a line's end
+            if len(buffer) - cut > MAX_LINE_BYTES:
+                raise UpstreamError("the upstream sent a line without end", hint="Is upstream.url an OpenAI-compatible server?")
+            lines, self.held = buffer[:cut], buffer[cut:]
+        if b"[DONE]" in lines and (found := _DONE.search(lines)):
+            self.done = True
+            lines, self.held = lines[: found.start()], lines[found.start() :] + self.held
+        if lines:
+            self._unread.append(lines)
+            self._unread_bytes += len(lines)
+            if self._unread_bytes >= READ_TOGETHER_BYTES:
+                self.catch_up()
         return lines
 
     def finish(self) -> None:
         """The stream is at its end: an unfinished last line counts."""
         if not self.done and self.held:
-            self._read(self.held)
-        if not self.done:
-            self._dispatch()
+            if self.held.rstrip(b"\r") in (b"data: [DONE]", b"data:[DONE]"):
+                self.done = True
+            else:
+                self._unread.append(self.held)
+        self._unread.append(b"\n\n")
+        self.catch_up()
 
-    def _read(self, lines: bytes) -> int:
-        """Read whole lines up to ``[DONE]``; return how many bytes stand before it."""
-        position = 0
-        if self._after_cr and lines[:1] == b"\n":  # the second half of a CRLF, not an empty line
-            position = 1
-        self._after_cr = lines[-1:] == b"\r"
-        for line in lines[position:].splitlines(keepends=True):
-            content = line.rstrip(b"\r\n")
-            if not content:
-                self._dispatch()
-            elif content.startswith(b"data:"):
-                data = content[6:] if content[5:6] == b" " else content[5:]
-                if data == b"[DONE]":
-                    self._dispatch()
-                    self.done = True
-                    return position
-                self._data.append(data)
-            position += len(line)
-        return position
+    def catch_up(self) -> None:
+        """Read what left since the last time."""
+        lines = b"".join(self._unread)
+        self._unread.clear()
+        self._unread_bytes = 0
+        events = []
+        for line in lines.splitlines():
+            if line.startswith(b"data:"):
+                self._data.append(line[5:])
+            elif not line and self._data:
+                events.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
+                self._data.clear()
+        for chunk in _parse(events):
+            self.assembly.add(chunk)
 
-    def _dispatch(self) -> None:
-        if not self._data:
-            return
-        data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
-        self._data.clear()
-        try:
-            chunk = jsontext.loads(data)
-        except ValueError:  # not for us; the client sees it as it is, and without a finish the answer counts as truncated
-            return
-        self.assembly.add(chunk)
+
+def _parse(events: list[bytes]) -> list[object]:
+    """The values of many events; those that are no JSON are not for us, and the client sees them as they are."""
+    with contextlib.suppress(ValueError):
+        values = jsontext.loads(b"[" + b",".join(events) + b"]")
+        if len(values) == len(events):
+            return values
+    values = []
+    for data in events:
+        with contextlib.suppress(ValueError):
+            values.append(jsontext.loads(data))
+    return values
 
 
 def event(data: bytes) -> bytes:

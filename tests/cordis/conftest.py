@@ -106,16 +106,15 @@ class Lab:
         return self.report(feedback=feedback, session=session)
 
     def _write(self, work: Callable[[Writer], Any]) -> Any:
-        writer = Writer(self.engine)
-        writer.start()
-        try:
-            return asyncio.run(_run(work(writer)))
-        finally:
-            writer.close()
+        async def write() -> Any:
+            writer = Writer(self.engine)
+            writer.start()
+            try:
+                return await work(writer)
+            finally:
+                await writer.aclose()
 
-
-async def _run(awaitable: Any) -> Any:
-    return await awaitable
+        return asyncio.run(write())
 
 
 @pytest.fixture

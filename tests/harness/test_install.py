@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import io
 import json
@@ -30,12 +31,12 @@ class Registry:
         manifest = json.dumps({"name": "agent", "version": "1.2.3", "bin": {"agent": "cli.sh"}})
         script = f'#!/bin/sh\ntouch "$HOME/been-here"\necho "{self.says}"\n'
         buffer = io.BytesIO()
-        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        with tarfile.open(fileobj=buffer, mode="w") as archive:
             for name, content in (("package/package.json", manifest), ("package/cli.sh", script)):
                 entry = tarfile.TarInfo(name)
                 entry.size, entry.mode = len(content), 0o755
                 archive.addfile(entry, io.BytesIO(content.encode()))
-        return buffer.getvalue()
+        return gzip.compress(buffer.getvalue(), mtime=0)  # the same bytes each time: npm compares digests
 
     def packument(self, archive: bytes) -> dict[str, object]:
         integrity = "sha512-" + base64.b64encode(hashlib.sha512(archive).digest()).decode()

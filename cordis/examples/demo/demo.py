@@ -211,6 +211,8 @@ def do_and_report(gateway: Gateway, job: Job) -> bool:
         show_command("reef-pi " + shlex.join(grade), indent=4)
         for line in said.strip().splitlines():
             console.print(f"      {escape(line)}")
+        report = gateway.get(f"/reef/reports/{said.split()[-1]}")
+        console.print(f"      it quotes the receipts {', '.join(report['references'])}")
     return passed
 
 
