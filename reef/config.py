@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -18,6 +18,7 @@ from reef.errors import ConfigError
 
 _ENV = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 REHEARSAL = "rehearsal"
+DIALECTS = ("chat", "responses", "messages")
 
 
 class Section(BaseModel):
@@ -48,6 +49,11 @@ class UpstreamConfig(Section):
 
     url: str = Field("", description="Base URL with its `/v1`, or `rehearsal` for the stand-in model.")
     model: str = Field("", description="The model to ask for; empty keeps the caller's.")
+    dialects: tuple[Literal["chat", "responses", "messages"], ...] = Field(
+        ("chat",),
+        min_length=1,
+        description="What it speaks: `chat`, `responses`, `messages`. A server that speaks `messages` alone gets its key as `x-api-key`.",
+    )
     key_env: str = Field("", description="Environment variable that holds the upstream's key; the key itself is never written down.")
     timeout_s: float = Field(600.0, gt=0, description="Bound on the silence between two pieces of an answer.")
     connect_timeout_s: float = Field(10.0, gt=0, description="Bound on connecting.")
@@ -81,6 +87,7 @@ class StorageConfig(Section):
 
     dir: str = Field(".reef", description="State folder, relative to the working folder.")
     url: str = Field("", description="Database URL; empty means SQLite in the state folder.")
+    redact: bool = Field(True, description="Store well-known shapes of secrets as `[redacted:…]`; what is passed on is untouched.")
 
 
 class ScenariosConfig(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import ClassVar
 
 
@@ -28,6 +29,10 @@ class ReefError(Exception):
         """The JSON body of the HTTP answer, in the OpenAI error shape with a ``hint``."""
         return {"error": {"type": self.type, "message": self.message, "hint": self.hint}}
 
+    def headers(self) -> dict[str, str]:
+        """Headers of the HTTP answer, beside those every answer has."""
+        return {}
+
 
 def _rebuild(kind: type[ReefError], message: str, hint: str) -> ReefError:
     return kind(message, hint=hint)
@@ -45,6 +50,9 @@ class Unauthorized(ReefError, PermissionError):
 
     status = 401
     type = "authentication_error"
+
+    def headers(self) -> dict[str, str]:
+        return {"www-authenticate": "Bearer"}
 
 
 class Forbidden(ReefError, PermissionError):
@@ -86,6 +94,27 @@ class TooLarge(ReefError):
 
     status = 413
     type = "too_large_error"
+
+
+class TooManyRequests(ReefError):
+    """A token asks for more than its limits allow.
+
+    Args:
+        retry_after_s: when to come again; sent as ``Retry-After``.
+    """
+
+    status = 429
+    type = "rate_limit_error"
+
+    def __init__(self, message: str, *, hint: str = "", retry_after_s: int = 1) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": str(self.retry_after_s)}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return functools.partial(type(self), hint=self.hint, retry_after_s=self.retry_after_s), (self.message,)
 
 
 class UpstreamError(ReefError, ConnectionError):

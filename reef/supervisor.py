@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from reef import process
-from reef.config import REHEARSAL, Config
+from reef.config import DIALECTS, REHEARSAL, Config
 from reef.errors import ConfigError, ReefError
 
 BACKOFF_FIRST_S = 0.2
@@ -130,9 +130,8 @@ class Supervisor:
         if config.upstream.url == REHEARSAL:
             listener = stack.enter_context(_listen("127.0.0.1", 0))
             url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-            config = config.model_copy(
-                update={"upstream": config.upstream.model_copy(update={"url": url, "model": config.upstream.model or REHEARSAL_MODEL})}
-            )
+            known = {"url": url, "model": config.upstream.model or REHEARSAL_MODEL, "dialects": DIALECTS}
+            config = config.model_copy(update={"upstream": config.upstream.model_copy(update=known)})
             self._children.append(self._child("rehearsal", common, config, listener))
         listener = stack.enter_context(_listen(config.listen.host, config.listen.port))
         self.url = _reachable_url(config.listen.host, listener.getsockname()[1])

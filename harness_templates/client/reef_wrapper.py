@@ -187,6 +187,7 @@ def pull(installation, *, step=None, pinned=False):
             if relative in release.get("executable", ()):
                 target.chmod(0o755)
         carry_over(installation, old, part)
+        link_sessions(installation, part)
         # a name of its own each time: the folder of a run that is still going on is never touched
         folder = releases / (name + "-" + secrets.token_hex(3))
         part.rename(folder)
@@ -223,6 +224,14 @@ def carry_over(installation, old, folder):
         source = installation.folder / "releases" / old["folder"] / name
         if source.is_file() and not (folder / name).exists():
             shutil.copy2(source, folder / name)
+
+
+def link_sessions(installation, folder):
+    """Folders of sessions that the agent keeps beside its configuration: the releases share them, so that a session can be resumed."""
+    for name in installation.config["launch"].get("lasting", ()):
+        shared = installation.folder / "sessions" / name
+        shared.mkdir(parents=True, exist_ok=True)
+        (folder / name).symlink_to(shared, target_is_directory=True)
 
 
 def offer_update(installation, current):
@@ -284,10 +293,12 @@ def launch(installation, arguments):
     places = {"config": str(installation.folder / "releases" / current["folder"]), "sessions": str(installation.folder / "sessions")}
     Path(places["sessions"]).mkdir(parents=True, exist_ok=True)
     session = "{}-{}-{}".format(config["adapter"], time.strftime("%Y%m%d-%H%M%S", time.gmtime()), secrets.token_hex(4))
+    key, step = installation.token() or "reef-local", str(current["step"])
+    lines = [f"x-reef-scenario: {installation.scenario}", f"x-reef-session: {session}", f"x-reef-release: {step}"]
+    places.update(key=key, headers="\n".join(lines))
     env = dict(os.environ)
     env.update({name: value.format_map(places) for name, value in spec["env"].items()})
-    env.update(REEF_API_KEY=installation.token() or "reef-local", REEF_SCENARIO=installation.scenario)
-    env.update(REEF_SESSION=session, REEF_RELEASE=str(current["step"]))
+    env.update(REEF_API_KEY=key, REEF_SCENARIO=installation.scenario, REEF_SESSION=session, REEF_RELEASE=step)
     env["PATH"] = os.pathsep.join([str(installation.cli / "node-bin"), env.get("PATH", os.defpath)])
     argv = [str(command)] + [argument.format_map(places) for argument in spec["args"]] + arguments
     before = installation.latest

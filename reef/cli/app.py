@@ -9,6 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from reef import __version__
+from reef.cli.options import DEFAULT_URL, Scenario, Url
+from reef.cli.tokens import tokens_app
 from reef.errors import ReefError
 
 app = typer.Typer(
@@ -19,10 +21,7 @@ app = typer.Typer(
 )
 records_app = typer.Typer(no_args_is_help=True, help="Recorded exchanges.")
 app.add_typer(records_app, name="records")
-
-Url = Annotated[str, typer.Option("--url", envvar="REEF_URL", help="The gateway.")]
-Scenario = Annotated[str, typer.Option("--scenario", "-s", envvar="REEF_SCENARIO", help="The workload.")]
-DEFAULT_URL = "http://127.0.0.1:8900"
+app.add_typer(tokens_app, name="token")
 
 
 def main() -> None:

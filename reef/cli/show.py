@@ -112,5 +112,30 @@ def show_records(answer: dict[str, Any]) -> None:
     console.print(table)
 
 
+def show_tokens(answer: dict[str, Any]) -> None:
+    """One line a token; those that ended say how."""
+    if not answer["tokens"]:
+        console.print("no tokens yet: `reef token create --name NAME --scope infer` issues one")
+        return
+    table = _table("name", "id", "scopes", "scenario", "limits", "created", "state")
+    for token in answer["tokens"]:
+        limits = [f"{token[key]}{unit}" for key, unit in (("requests_per_minute", "/min"), ("concurrent", " at a time")) if token[key]]
+        state = "usable" if token["usable"] else "expired"
+        if token["revoked_at"]:
+            state = f"revoked {_when(token['revoked_at'])}"
+        elif token["expires_at"]:
+            state = f"{'until' if token['usable'] else 'expired'} {_when(token['expires_at'])}"
+        table.add_row(
+            token["name"],
+            token["id"],
+            " ".join(token["scopes"]),
+            token["scenario"] or "all",
+            _dash(", ".join(limits)),
+            _when(token["created_at"]),
+            state,
+        )
+    console.print(table)
+
+
 def _dash(value: Any) -> str:
     return "–" if value is None or value == "" else str(value)

@@ -7,26 +7,66 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
+from reef.errors import ConfigError
+
 metadata = sa.MetaData()
 
 DIGEST_BYTES = 20
 """Length of the content digests that name nodes and blobs (BLAKE2b)."""
+CONNECT_TIMEOUT_S = 10
+CHANGES = "reef_changes"
+"""The PostgreSQL channel that tells of changes."""
+_ANNOUNCE = f"""
+CREATE OR REPLACE FUNCTION reef_announce() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN PERFORM pg_notify(''{CHANGES}'', TG_TABLE_NAME); RETURN NULL; END'
+"""
+_URL_HINT = "Use sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE; empty means SQLite in the state folder."
 
 
 def connect(url: str) -> sa.Engine:
-    """Open the database; create its folder when it is a file that does not exist yet.
+    """Open the database, ``sqlite:///FILE`` or ``postgresql://…``; create the folder of a file that does not exist yet.
 
-    SQLite runs in WAL mode with ``synchronous=FULL``: a committed transaction survives loss of power.
+    SQLite runs in WAL mode with ``synchronous=FULL``: a committed transaction survives loss of power. PostgreSQL does so by default.
+
+    Raises:
+        ConfigError: another kind of database, or the driver for it is not installed.
     """
-    parsed = sa.make_url(url)
-    if parsed.get_backend_name() == "sqlite" and parsed.database:
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = sa.create_engine(
-        url, connect_args={"timeout": 30, "check_same_thread": False, "cached_statements": 512}, pool_size=8, max_overflow=8
-    )
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        raise ConfigError("storage.url is not a database URL", hint=_URL_HINT) from None
+    backend = parsed.get_backend_name()
+    if backend == "sqlite":
+        return _connect_sqlite(parsed)
+    if backend != "postgresql":
+        raise ConfigError(f"storage.url: {backend} is not supported", hint=_URL_HINT)
+    try:
+        return sa.create_engine(
+            parsed.set(drivername="postgresql+psycopg"),
+            connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
+            pool_size=8,
+            max_overflow=8,
+            pool_pre_ping=True,  # a server that was restarted costs one more round trip, not a failed request
+        )
+    except ModuleNotFoundError:
+        raise ConfigError("storage.url names PostgreSQL, and its driver is not installed", hint="pip install 'reef[postgres]'") from None
+
+
+def _connect_sqlite(url: sa.URL) -> sa.Engine:
+    if url.database:
+        Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    arguments = {"timeout": 30, "check_same_thread": False, "cached_statements": 512}
+    engine = sa.create_engine(url, connect_args=arguments, pool_size=8, max_overflow=8)
     sa.event.listen(engine, "connect", _pragmas)
     sa.event.listen(engine, "begin", _begin)
     return engine
+
+
+def announce(table: sa.Table) -> None:
+    """Have PostgreSQL NOTIFY :data:`CHANGES` whenever ``table`` changes. SQLite's ``PRAGMA data_version`` tells as much of every table."""
+    trigger = f"CREATE TRIGGER {table.name}_announce AFTER INSERT OR UPDATE OR DELETE ON {table.name} EXECUTE FUNCTION reef_announce()"
+    sa.event.listen(table, "after_create", sa.DDL(_ANNOUNCE).execute_if(dialect="postgresql"))
+    sa.event.listen(table, "after_create", sa.DDL(trigger).execute_if(dialect="postgresql"))
 
 
 def create_tables(engine: sa.Engine) -> None:

@@ -6,12 +6,14 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import RowMapping
 
 from reef.errors import Conflict, InvalidRequest, NotFound
 from reef.experience import ids, jsontext, schema
+from reef.redaction import redact
 from reef.types import JSON, Report
 
 MAX_REFERENCES = 10_000
@@ -34,6 +36,8 @@ class ReportDraft:
     metadata: Mapping[str, JSON] = field(default_factory=dict)
     id: str = ""
     """Empty: a new id is made."""
+    redact: bool = True
+    """Take secrets out of feedback and metadata before they are stored."""
 
     def __post_init__(self) -> None:
         if bool(self.references) == (self.session is not None):
@@ -67,8 +71,8 @@ def insert(tx: sa.Connection, draft: ReportDraft) -> tuple[Report, bool]:
         references=_references(tx, draft),
         session=draft.session,
         score=None if draft.score is None else float(draft.score),
-        feedback=draft.feedback,
-        metadata=dict(draft.metadata),
+        feedback=_kept(draft.feedback, draft=draft),
+        metadata=_kept(dict(draft.metadata), draft=draft),
         created_at=time.time(),
     )
     values = {name: getattr(report, name) for name in ("id", "scenario", "session", "score", "feedback", "metadata", "created_at")}
@@ -99,6 +103,10 @@ def load(tx: sa.Connection, rows: Sequence[RowMapping]) -> list[Report]:
         )
         for row in rows
     ]
+
+
+def _kept(value: JSON, *, draft: ReportDraft) -> Any:
+    return jsontext.loads(redact(jsontext.dumps(value))) if draft.redact else value
 
 
 def _references(tx: sa.Connection, draft: ReportDraft) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """One exchange taken apart into rows: turns, envelopes, and the record that points at them.
 
-An envelope is the request or response without its messages, ``null`` standing in the place they had, so that the whole goes together
-again with its keys in order. The place is filled exactly where the record has a prompt (or answer) node; a body whose ``messages`` is
-not a list of some is kept whole in its envelope.
+An envelope is the request or response without its turns, a placeholder standing where they were, so that the whole goes together again
+with its keys in order. The place is filled exactly where the record has a prompt (or answer) node; a body without turns is kept whole in
+its envelope. Where the turns stand is told by the record's dialect.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 
 import zstandard
 
-from reef.experience import jsontext
+from reef import redaction
+from reef.experience import dialects, jsontext
 from reef.experience.ids import digest
 from reef.experience.turns import ROOT, Known, Turn, grow
-from reef.types import JSON, Record
+from reef.types import Record
 
 Row = tuple[Any, ...]
 
@@ -48,9 +49,12 @@ class Dismantler:
 
     Args:
         remember: how many nodes, and how many blobs, are remembered as stored.
+        redact: take secrets out of what is stored. Names stay those of what was sent, so that it is recognised when it comes again,
+            without another look.
     """
 
-    def __init__(self, *, remember: int = 50_000) -> None:
+    def __init__(self, *, remember: int = 50_000, redact: bool = True) -> None:
+        self._redact = redaction.redact if redact else bytes
         self._compressor = zstandard.ZstdCompressor(level=3)
         self._nodes = Known(size=remember)
         self._blobs = Known(size=remember)
@@ -73,16 +77,16 @@ class Dismantler:
     def _add(self, record: Record, rows: Rows) -> None:
         request, response = record.request, record.response
         leaf, canonical, depth = None, ROOT, 0
-        if (messages := _messages(request)) is not None:
-            leaf, canonical, depth, fresh = grow(messages, known=self._nodes)
+        dialect = dialects.named(record.dialect)
+        if (prompt := dialect.take_prompt(request)) is not None:
+            turns, request = prompt
+            leaf, canonical, depth, fresh = grow(turns, known=self._nodes)
             self._add_turns(fresh, rows)
-            request = {**request, "messages": None}
         answer = None
-        if (message := _message(response)) is not None:
-            answer, _, _, fresh = grow((message,), known=self._nodes, parent=leaf or ROOT, canonical=canonical, depth=depth)
+        if (answered := dialect.take_answer(response)) is not None:
+            turns, response = answered
+            answer, _, _, fresh = grow(turns, known=self._nodes, parent=leaf or ROOT, canonical=canonical, depth=depth)
             self._add_turns(fresh, rows)
-            first, *others = response["choices"]
-            response = {**response, "choices": [{**first, "message": None}, *others]}
         envelope = jsontext.dumps(request)
         name = digest(envelope)
         self._add_blob(name, envelope, rows)
@@ -96,7 +100,7 @@ class Dismantler:
                 record.origin.value,
                 record.dialect,
                 record.upstream,
-                record.model,
+                self._clean(record.model),
                 record.end.value,
                 record.status,
                 record.streamed,
@@ -109,14 +113,17 @@ class Dismantler:
                 record.started_at,
                 record.first_byte_ms,
                 record.duration_ms,
-                record.error,
+                self._clean(record.error),
             ]
         )
+
+    def _clean(self, text: str) -> str:
+        return self._redact(text.encode()).decode() if text else text
 
     def _compress(self, rows: Rows) -> None:
         """Compress a batch in one call: each call gives the interpreter's lock away, and to get it back may take longer than the work."""
         answered = [row for row in rows.records if row[RESPONSE] is not None]
-        texts = [*rows.blobs.values(), *(row[RESPONSE] for row in answered)]
+        texts: list[Any] = [self._redact(text) for text in (*rows.blobs.values(), *(row[RESPONSE] for row in answered))]
         if not texts:
             return
         compressed = self._compressor.multi_compress_to_buffer(texts)
@@ -134,22 +141,3 @@ class Dismantler:
     def _add_blob(self, name: bytes, data: bytes, rows: Rows) -> None:
         if name not in rows.blobs and self._blobs.get(name) is None:
             rows.blobs[name] = data
-
-
-def _messages(request: JSON) -> list[JSON] | None:
-    """The messages of a request, where they are a list of some."""
-    if not isinstance(request, dict):
-        return None
-    messages = request.get("messages")
-    return messages if isinstance(messages, list) and messages else None
-
-
-def _message(response: JSON) -> dict[str, JSON] | None:
-    """The message of a response's first choice."""
-    if not isinstance(response, dict):
-        return None
-    choices = response.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        return None
-    message = choices[0].get("message")
-    return message if isinstance(message, dict) else None

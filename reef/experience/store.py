@@ -9,7 +9,7 @@ import zstandard
 from sqlalchemy import RowMapping
 
 from reef.errors import NotFound
-from reef.experience import jsontext, reports, schema
+from reef.experience import dialects, jsontext, reports, schema
 from reef.types import JSON, End, Origin, Record, Report
 
 _records, _reports, _nodes, _blobs = schema.records, schema.reports, schema.nodes, schema.blobs
@@ -134,11 +134,11 @@ class _Reader:
         self._turns: dict[bytes, tuple[bytes | None, JSON]] = {}
         self._decompress = zstandard.ZstdDecompressor().decompress
 
-    def messages(self, leaf: bytes) -> list[JSON]:
-        """The messages from the first one to ``leaf``."""
+    def turns(self, leaf: bytes, *, below: bytes | None = None) -> list[JSON]:
+        """The turns from the first one, or from the one under ``below``, to ``leaf``."""
         found = []
         node: bytes | None = leaf
-        while node is not None:
+        while node != below and node is not None:
             if node not in self._turns:
                 self._read_up(node)
             node, message = self._turns[node]
@@ -153,13 +153,15 @@ class _Reader:
         """The JSON in compressed bytes."""
         return jsontext.loads(self._decompress(data))
 
-    def message(self, node: bytes) -> JSON:
-        """One message."""
-        if node not in self._turns:
+    def answer(self, leaf: bytes, *, prompt: bytes | None) -> list[JSON]:
+        """The turns answered under ``prompt``, of which ``leaf`` is the last."""
+        node: bytes | None = leaf
+        while node not in self._turns and node != prompt and node is not None:  # one or a few: not worth the whole path
             query = sa.select(_nodes.c.parent, _blobs.c.data).where(_nodes.c.id == node, _blobs.c.digest == _nodes.c.body)
             parent, data = self._tx.execute(query).one()
             self._turns[node] = parent, self.unpack(data)
-        return self._turns[node][1]
+            node = parent
+        return self.turns(leaf, below=prompt)
 
     def _read_up(self, node: bytes) -> None:
         """Read the nodes from ``node`` to the root."""
@@ -173,11 +175,12 @@ class _Reader:
 
 def _record(row: RowMapping, reader: _Reader) -> Record:
     request = reader.blob(row["request_envelope"])
+    dialect = dialects.named(row["dialect"])
     if row["prompt"] is not None:
-        request["messages"] = reader.messages(row["prompt"])
+        dialect.put_prompt(request, reader.turns(row["prompt"]))
     response = None if row["response_envelope"] is None else reader.unpack(row["response_envelope"])
     if response is not None and row["answer"] is not None:
-        response["choices"][0]["message"] = reader.message(row["answer"])
+        dialect.put_answer(response, reader.answer(row["answer"], prompt=row["prompt"]))
     return Record(
         id=row["id"],
         scenario=row["scenario"],
@@ -192,17 +195,9 @@ def _record(row: RowMapping, reader: _Reader) -> Record:
         streamed=bool(row["streamed"]),
         request=request,
         response=response,
-        usage=token_counts(response),
+        usage=dialects.token_counts(response),
         started_at=row["started_at"],
         first_byte_ms=row["first_byte_ms"],
         duration_ms=row["duration_ms"],
         error=row["error"],
     )
-
-
-def token_counts(response: JSON) -> dict[str, int]:
-    """The whole numbers of a response's ``usage``."""
-    usage = response.get("usage") if isinstance(response, dict) else None
-    if not isinstance(usage, dict):
-        return {}
-    return {name: count for name, count in usage.items() if type(count) is int and 0 <= count < 2**63}

@@ -2,8 +2,8 @@
 
 A node's id is a digest over its parent's id and its exact body, so a prompt can be given back as it was sent. Beside it stands a
 *canonical* id, the same chain over what the messages mean: an assistant message as it was answered and as the agent sends it back
-(``refusal: null`` gone, one text block for a string, a ``cache_control`` marker moved) share it. Sessions merge, retries deduplicate
-and forks show by it.
+(``refusal: null`` gone, one text block for a string, a ``cache_control`` marker moved, the reasoning or an item's id left out) share it.
+Sessions merge, retries deduplicate and forks show by it. One canonical form serves all dialects, since a node belongs to none.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from reef.types import JSON
 
 ROOT = b""
 """The parent of a first message."""
+_TEXT_BLOCKS = frozenset({"text", "input_text", "output_text"})
+_REASONING_BLOCKS = frozenset({"thinking", "redacted_thinking", "reasoning"})
+_PASSING = frozenset({"id", "status", "reasoning", "reasoning_content", "reasoning_details"})
+"""Keys of a turn itself that agents leave out when they send it back."""
 
 
 class Turn(NamedTuple):
@@ -74,7 +78,8 @@ def grow(
         node = digest(parent + body_digest)
         seen = known.get(node)
         if seen is None:
-            canonical = digest(canonical + jsontext.dumps_sorted(canonical_message(message)))
+            if (meaning := canonical_turn(message)) is not None:
+                canonical = digest(canonical + jsontext.dumps_sorted(meaning))
             fresh.append(Turn(node, parent, canonical, depth, body_digest, body))
         else:
             canonical = seen
@@ -82,8 +87,27 @@ def grow(
     return parent, canonical, depth, fresh
 
 
+def canonical_turn(turn: JSON) -> JSON:
+    """What a turn means; None for an item of reasoning, which some agents send back and some do not."""
+    if isinstance(turn, str):  # the short form of `input` in the responses dialect
+        return {"role": "user", "content": turn}
+    if not isinstance(turn, dict):
+        return canonical_message(turn)
+    kind = turn.get("type")
+    if kind == "reasoning":
+        return None
+    if kind == "item_reference":  # its id is all it says
+        return turn
+    if not _PASSING.isdisjoint(turn):
+        turn = {key: value for key, value in turn.items() if key not in _PASSING}
+    meaning = canonical_message(turn)
+    if kind == "message":
+        del meaning["type"]
+    return meaning
+
+
 def canonical_message(message: JSON) -> JSON:
-    """What a message means, without what moves or comes and goes between two sendings of it."""
+    """What a message, or a part of one, means, without what moves or comes and goes between two sendings of it."""
     if isinstance(message, dict):
         kept = {}
         for key, value in message.items():
@@ -98,6 +122,7 @@ def canonical_message(message: JSON) -> JSON:
                 kept[key] = meaning
         return kept
     if isinstance(message, list):
+        message = [part for part in message if not (isinstance(part, dict) and _is_a(part, _REASONING_BLOCKS))]
         if len(message) == 1 and isinstance(message[0], Mapping) and (text := _only_text(message[0])) is not None:
             return text
         return [canonical_message(item) for item in message]
@@ -106,7 +131,12 @@ def canonical_message(message: JSON) -> JSON:
 
 def _only_text(block: Mapping[str, JSON]) -> str | None:
     """The text of a content block that holds nothing else that counts."""
-    if block.get("type") != "text" or not isinstance(block.get("text"), str):
+    if not _is_a(block, _TEXT_BLOCKS) or not isinstance(block.get("text"), str):
         return None
     rest = block.keys() - {"type", "text", "cache_control"}
     return None if any(block[key] not in (None, "", []) for key in rest) else block["text"]
+
+
+def _is_a(block: Mapping[str, JSON], kinds: frozenset[str]) -> bool:
+    kind = block.get("type")
+    return isinstance(kind, str) and kind in kinds

@@ -1,19 +1,18 @@
-"""The one writer of experience: callers on an event loop, a thread that commits.
+"""The one writer of experience: callers on an event loop, and whatever stores what they hand in.
 
-All that waits is committed in one transaction with one fsync (group commit), and the loop hands it to the thread as one batch: a switch
-between threads that want the interpreter's lock costs as much as storing a record. Nothing is ever dropped: when the bound of waiting
-jobs is reached, callers wait for a place.
+All that waits goes in one batch with one fsync (group commit). Two batches may be under way, so that the next is taken apart while the last
+one reaches the disk. Nothing is ever dropped: when the bound of waiting jobs is reached, callers wait for a place.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -21,8 +20,8 @@ import structlog
 
 from reef.errors import ReefError, StorageError
 from reef.experience import reports, statements
+from reef.experience.committer import InThread, Storing
 from reef.experience.database import write
-from reef.experience.rows import Dismantler
 from reef.types import Record, Report
 
 log = structlog.get_logger()
@@ -30,6 +29,8 @@ log = structlog.get_logger()
 MAX_WAITING = 4096
 """Jobs accepted before callers have to wait for a place."""
 MAX_BATCH = 512
+UNDER_WAY = 2
+"""Batches that may be under way at once."""
 GATHER_S = 0.002
 """Under load, the time between two hand-overs. A commit costs about half a millisecond whatever it carries; 2 ms of gathering make one
 of ten. A caller that is alone never waits for others."""
@@ -40,13 +41,11 @@ CLOSE_S = 30.0
 class _Job:
     """Something to store, and the caller that waits for it.
 
-    ``work`` is a record, or a function that writes inside the batch's transaction and returns what its caller gets.
+    ``work`` is a record, or a function that writes in a transaction of its own and returns what its caller gets.
     """
 
     work: Record | Callable[[sa.Connection], Any]
     future: asyncio.Future[Any]
-    result: Any = None
-    error: ReefError | None = None
 
 
 class Writer:
@@ -54,22 +53,22 @@ class Writer:
 
     Args:
         engine: the database; its tables exist.
-        max_waiting: the bound of the queue.
+        storing: what stores exchanges; by default a thread of this process.
+        max_waiting: the bound of jobs that wait.
     """
 
-    def __init__(self, engine: sa.Engine, *, max_waiting: int = MAX_WAITING) -> None:
+    def __init__(self, engine: sa.Engine, *, storing: Storing | None = None, max_waiting: int = MAX_WAITING) -> None:
         self._engine = write(engine)
-        self._dismantler = Dismantler()
-        self._inserts = statements.inserts(engine)
+        self._storing = storing or InThread(engine)
         self._places = asyncio.Semaphore(max_waiting)
         self._pending: list[_Job] = []
-        self._under_way = False
-        """A batch is with the thread, or about to be: the next goes when it is back."""
+        self._batches: list[asyncio.Task[None]] = []
+        """Under way, oldest first."""
+        self._alarm: asyncio.TimerHandle | asyncio.Handle | None = None
         self._handed_over_at = 0.0
         self._last_size = 0
-        self._batches: queue.SimpleQueue[list[_Job] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="experience-writer", daemon=True)
-        self._connection: sa.Connection | None = None
+        self._others = ThreadPoolExecutor(1, thread_name_prefix="experience-writer")
+        self._started = False
         self._closed = False
         self.last_error = ""
         """Why the last batch could not be stored; empty once one could again."""
@@ -81,22 +80,24 @@ class Writer:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+        """Whether it takes records."""
+        return self._started and not self._closed
 
     def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
+        """Begin to store."""
+        self._started = True
+        self._see_to_next()
 
     async def aclose(self) -> None:
-        """Store everything that waits, then end the thread."""
+        """Store everything that waits, then let go of threads, processes and connections."""
         self._closed = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
-                while self._under_way and self._thread.is_alive():
-                    await asyncio.sleep(0.001)
-        self._batches.put(None)
-        await asyncio.to_thread(self._thread.join, CLOSE_S)
+                while self._batches or self._pending:
+                    self._hand_over()
+                    await asyncio.wait(self._batches)
+        await self._storing.aclose()
+        await asyncio.to_thread(self._others.shutdown)
 
     async def record(self, record: Record) -> None:
         """Append one exchange; returns once it is on disk. A caller that stops waiting has its record stored all the same.
@@ -131,97 +132,88 @@ class Writer:
         if self._closed:
             raise StorageError("the store is closed", hint="The service is stopping; send it again after the restart.")
         await self._places.acquire()
-        loop = asyncio.get_running_loop()
-        job = _Job(work, loop.create_future())
+        job = _Job(work, asyncio.get_running_loop().create_future())
         self._pending.append(job)
-        if not self._under_way:
-            self._under_way = True
-            loop.call_soon(self._next_batch, loop)  # at the end of this turn of the loop: what else it brings goes along
+        self._see_to_next()
         return await job.future
 
-    def _next_batch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Hand over what waits: now, or after some gathering where others are about to come."""
+    def _see_to_next(self) -> None:
+        """Hand over what waits: at the end of this turn of the loop, or after some gathering where others are about to come."""
+        if not self._started or not self._pending or self._alarm is not None or len(self._batches) >= UNDER_WAY:
+            return
+        loop = asyncio.get_running_loop()
         early = self._handed_over_at + GATHER_S - time.monotonic()
         if early > 0 and (self._last_size > 1 or len(self._pending) > 1):
-            loop.call_later(early, self._hand_over)
+            self._alarm = loop.call_later(early, self._hand_over)
         else:
-            self._hand_over()
+            self._alarm = loop.call_soon(self._hand_over)
 
     def _hand_over(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
         batch, self._pending = self._pending[:MAX_BATCH], self._pending[MAX_BATCH:]
+        if not batch:
+            return
         self._handed_over_at = time.monotonic()
         self._last_size = len(batch)
-        self._batches.put(batch)
+        before = self._batches[-1] if self._batches else None
+        task = asyncio.create_task(self._store(batch, before))
+        self._batches.append(task)
+        task.add_done_callback(self._came_back)
 
-    def _run(self) -> None:
-        while (batch := self._batches.get()) is not None:
-            self._store(batch)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop = batch[0].future.get_loop()
-                loop.call_soon_threadsafe(self._resolve, batch, loop)
-        if self._connection is not None:
-            self._connection.close()
+    def _came_back(self, task: asyncio.Task[None]) -> None:
+        self._batches.remove(task)
+        self._see_to_next()
 
-    def _store(self, batch: Sequence[_Job]) -> None:
-        """Commit a batch. A job that cannot be stored must not take its neighbours down, nor the thread."""
+    async def _store(self, batch: Sequence[_Job], before: asyncio.Task[None] | None) -> None:
+        """Store a batch. Whatever goes wrong, every caller is told."""
+        records = [job for job in batch if isinstance(job.work, Record)]
+        others = [job for job in batch if not isinstance(job.work, Record)]
         try:
-            self._commit(batch)
+            if records:
+                problems = await self._storing.commit([job.work for job in records if isinstance(job.work, Record)])
+                for job, problem in zip(records, problems, strict=True):
+                    self._answer(job, error=_refusal(problem) if problem else None)
+            if others:
+                if before is not None:
+                    await asyncio.wait([before])  # a report may quote a record of that batch
+                await asyncio.get_running_loop().run_in_executor(self._others, self._run_others, others)
             self.last_error = ""
-        except sa.exc.OperationalError as error:  # disk full, locked beyond the time-out, I/O error: it is the same for every job
-            self._fail(batch, error)
-        except Exception as error:  # noqa: BLE001 - the thread must live, and every waiting caller gets the error
-            if len(batch) == 1:
-                self._fail(batch, error)
-                return
+        except Exception as error:
+            self.last_error = str(getattr(error, "orig", None) or error)
+            log.exception("experience not stored", jobs=len(batch), reason=self.last_error)
             for job in batch:
-                self._store([job])
+                self._answer(job, error=_refusal(self.last_error))
 
-    def _commit(self, batch: Sequence[_Job]) -> None:
-        rows = self._dismantler.rows([job.work for job in batch if isinstance(job.work, Record)])
-        with self._transaction() as tx:
-            self._inserts.run(tx, rows)
-            for job in batch:
-                job.error = None
-                if not isinstance(job.work, Record):
-                    try:
-                        job.result = job.work(tx)
-                    except ReefError as error:  # refused before it wrote anything
-                        job.error = error
-        self._dismantler.committed(rows)
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sa.Connection]:
-        """A transaction on the thread's own connection, which stays open from batch to batch until something goes wrong with it."""
-        if self._connection is None:
-            self._connection = self._engine.connect()
-        try:
-            with self._connection.begin():
-                yield self._connection
-        except BaseException:
-            self._connection.close()
-            self._connection = None
-            raise
-
-    def _fail(self, batch: Sequence[_Job], error: Exception) -> None:
-        self.last_error = str(getattr(error, "orig", None) or error)
-        log.error("experience not stored", jobs=len(batch), reason=self.last_error)
-        for job in batch:
-            job.error = StorageError(
-                f"the exchange could not be stored: {self.last_error}",
-                hint="Free disk space or mend the database; storing resumes by itself. `reef status` shows the state of the writer.",
-            )
-
-    def _resolve(self, batch: Sequence[_Job], loop: asyncio.AbstractEventLoop) -> None:
-        """Wake the callers of a batch, and see to the next."""
-        for job in batch:
-            self._places.release()
-            if job.future.done():  # its caller stopped waiting
-                continue
-            if job.error is None:
-                job.future.set_result(job.result)
+    def _run_others(self, jobs: Sequence[_Job]) -> None:
+        """Reports and sessions: rare, so each in a transaction of its own, and on a thread."""
+        for job in jobs:
+            loop = job.future.get_loop()
+            try:
+                with self._engine.begin() as tx:
+                    assert not isinstance(job.work, Record)
+                    result = job.work(tx)
+            except ReefError as error:  # refused before it wrote anything
+                loop.call_soon_threadsafe(partial(self._answer, job, error=error))
             else:
-                job.future.set_exception(job.error)
-        if self._pending:
-            self._next_batch(loop)
+                loop.call_soon_threadsafe(partial(self._answer, job, result=result))
+
+    def _answer(self, job: _Job, *, result: Any = None, error: ReefError | None = None) -> None:
+        """Tell a caller, once."""
+        if job.future.done():
+            if job.future.cancelled():  # it stopped waiting
+                self._places.release()
+            return
+        self._places.release()
+        if error is None:
+            job.future.set_result(result)
         else:
-            self._under_way = False
+            job.future.set_exception(error)
+
+
+def _refusal(reason: str) -> StorageError:
+    return StorageError(
+        f"the exchange could not be stored: {reason}",
+        hint="Free disk space or mend the database; storing resumes by itself. `reef status` shows the state of the writer.",
+    )

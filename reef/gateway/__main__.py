@@ -12,6 +12,7 @@ import uvicorn
 
 from reef import process
 from reef.config import Config
+from reef.experience.committer import Keeper, Storing
 from reef.gateway.app import create_app
 from reef.gateway.state import GatewayState
 
@@ -24,12 +25,11 @@ BACKLOG = 2048
 
 def main() -> None:
     """Serve until asked to stop, or until the supervisor is gone."""
-    import sys
-
-    sys.setswitchinterval(float(os.environ.get("SWI", "0.005")))
     process.configure_logging()
     config = process.child_config()
-    server = uvicorn.Server(server_config(config))
+    keeper = Keeper(config.database_url, redact=config.storage.redact)
+    keeper.start()  # it loads while this process does
+    server = uvicorn.Server(server_config(config, storing=keeper))
     spare_the_collector()
     process.when_parent_ends(lambda: setattr(server, "should_exit", True))
     listener = process.inherited_socket() or socket.create_server((config.listen.host, config.listen.port), backlog=BACKLOG)
@@ -47,10 +47,10 @@ def spare_the_collector() -> None:
     gc.set_threshold(10_000, 20, 100)
 
 
-def server_config(config: Config) -> uvicorn.Config:
+def server_config(config: Config, *, storing: Storing) -> uvicorn.Config:
     """How the app is served: no access log, no headers of the server's own, and a bound on stopping."""
     return uvicorn.Config(
-        create_app(GatewayState.build(config)),
+        create_app(GatewayState.build(config, storing=storing)),
         loop="uvloop",
         http="httptools",
         ws="none",

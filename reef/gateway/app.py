@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 import reef
 from reef.errors import InvalidRequest, MethodNotAllowed, ReefError
-from reef.gateway import faults, harness, inference, openapi, records, reports, scenarios, service, wire
+from reef.gateway import auth, counting, dialects, faults, harness, inference, openapi, records, reports, scenarios, service, tokens, wire
 from reef.gateway.scenario_index import check_name
 from reef.gateway.state import GatewayState
 
@@ -34,7 +34,7 @@ def create_app(state: GatewayState) -> ASGIApp:
         redoc_url=None,
     )
     app.state.reef = state
-    for module in (service, reports, records, scenarios, harness):
+    for module in (service, reports, records, scenarios, harness, tokens):
         app.include_router(module.router)
     faults.install(app)
     described = app.openapi
@@ -46,14 +46,19 @@ def create_app(state: GatewayState) -> ASGIApp:
         return document
 
     app.openapi = describe  # type: ignore[method-assign]
-    return Dispatcher(inference.Inference(state), app)
+    return Dispatcher(state, inference.Inference(state), counting.Counting(state), app)
 
 
 class Dispatcher:
-    """Tells inference from the rest by the path alone; a base URL ``/s/<scenario>/<session>`` is taken apart here."""
+    """Tells inference from the rest by the path alone; a base URL ``/s/<scenario>/<session>`` is taken apart here.
 
-    def __init__(self, chat: inference.Inference, rest: FastAPI) -> None:
-        self._chat = chat
+    Who calls is decided here as well, before a route is looked for or a body read, and counted against the limits of its token.
+    """
+
+    def __init__(self, state: GatewayState, inference: inference.Inference, counting: counting.Counting, rest: FastAPI) -> None:
+        self._auth = state.auth
+        self._inference = inference
+        self._counting = counting
         self._rest = rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,26 +66,44 @@ class Dispatcher:
             await self._rest(scope, receive, send)
             return
         path: str = scope["path"]
+        method: str = scope["method"]
         scenario = session = ""
         if path.startswith("/s/"):
             try:
-                scenario, session, path = _take_apart(path)
+                scenario, session, path = _take_apart(path, method)
             except ReefError as error:
                 await wire.send_error(send, error)
                 return
             scope = {**scope, "path": path, "raw_path": path.encode()}
-        if path != inference.PATH:
+        if auth.is_public(method, path):
             await self._rest(scope, receive, send)
-        elif scope["method"] != "POST":
-            refusal = MethodNotAllowed(f"{scope['method']} {path}: only POST", hint="GET /openapi.json lists every route with its methods.")
-            await wire.send_error(send, refusal, headers=[(b"allow", b"POST")])
-        else:
-            await self._chat(scope, receive, send, scenario=scenario, session=session)
+            return
+        dialect = dialects.BY_PATH.get(path) or (dialects.MESSAGES if path == dialects.COUNT_TOKENS else None)
+        try:
+            limits = self._auth.admit(scope, scenario=scenario).limits
+            limits.take()
+        except ReefError as error:
+            await wire.send_error(send, error, dialect=dialect)
+            return
+        try:
+            if dialect is None:
+                await self._rest(scope, receive, send)
+            elif method != "POST":
+                refusal = MethodNotAllowed(f"{method} {path}: only POST", hint="GET /openapi.json lists every route with its methods.")
+                await wire.send_error(send, refusal, dialect=dialect, headers=[(b"allow", b"POST")])
+            elif path == dialects.COUNT_TOKENS:
+                await self._counting(scope, receive, send)
+            else:
+                await self._inference(scope, receive, send, dialect=dialect, scenario=scenario, session=session)
+        finally:
+            limits.give()
 
 
-def _take_apart(path: str) -> tuple[str, str, str]:
-    """Scenario, session and the rest of ``/s/<scenario>/<session>/v1/…``."""
+def _take_apart(path: str, method: str) -> tuple[str, str, str]:
+    """Scenario, session and the rest of ``/s/<scenario>/<session>/v1/…``; agents look with HEAD whether the base itself is there."""
     parts = path.split("/", 4)
+    if method == "HEAD" and len(parts) in (4, 5) and not any(parts[4:]):
+        return check_name(parts[2]), check_name(parts[3], what="session"), "/"
     if len(parts) < 5 or not parts[4].startswith("v1/"):
         raise InvalidRequest(f"{path[:200]} is not a path of this service", hint="The base URL is /s/<scenario>/<session>/v1.")
     return check_name(parts[2]), check_name(parts[3], what="session"), "/" + parts[4]

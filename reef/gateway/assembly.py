@@ -27,14 +27,15 @@ class Assembly:
         """Take one chunk; what is not an object is passed over."""
         if not isinstance(chunk, dict):
             return
-        for key, value in chunk.items():
-            if key == "choices":
-                for choice in value if isinstance(value, list) else ():
-                    if isinstance(choice, dict):
-                        self._add_choice(choice)
-            elif value is not None or key not in self._top:
-                self._top[key] = value
-        if chunk.get("error") is not None:
+        choices = chunk.pop("choices", None)
+        if isinstance(choices, list):
+            for choice in choices:
+                if isinstance(choice, dict):
+                    self._add_choice(choice)
+        if None in chunk.values():
+            chunk = {key: value for key, value in chunk.items() if value is not None or key not in self._top}
+        self._top.update(chunk)
+        if "error" in chunk and chunk["error"] is not None:
             self.error = chunk["error"]
 
     def finished(self, *, choices: int = 1) -> bool:
@@ -61,6 +62,9 @@ class Assembly:
         kept = self._choices.get(index)
         if kept is None:
             kept = self._choices[index] = {"index": index, "message": {}, "finish_reason": None}
+        delta = choice.get("delta")
+        if len(choice) == 3 and choice.get("finish_reason", "") is None and _only_grows(kept["message"], delta):
+            return
         for key, value in choice.items():
             if key == "delta":
                 if isinstance(value, dict):
@@ -70,6 +74,18 @@ class Assembly:
                     _merge(kept.setdefault(key, {}), value)
             elif value is not None and key != "index":
                 kept[key] = value
+
+
+def _only_grows(message: dict[str, JSON], delta: JSON) -> bool:
+    """Take a delta that brings nothing but more of one text: nearly all of them. Whether it was one."""
+    if type(delta) is not dict or len(delta) != 1:
+        return False
+    ((key, text),) = delta.items()
+    pieces = message.get(key)
+    if type(text) is not str or type(pieces) is not _Pieces or key == "name":
+        return False
+    pieces.parts.append(text)
+    return True
 
 
 def _merge(kept: dict[str, JSON], delta: dict[str, JSON]) -> None:
@@ -123,18 +139,18 @@ def _extend(kept: list[JSON], members: list[JSON], *, indexed: bool) -> None:
 class _Pieces:
     """A text that grows: joined once, at the end. Adding to a string would cost its length with every chunk."""
 
-    __slots__ = ("_parts",)
+    __slots__ = ("parts",)
 
     def __init__(self, first: str) -> None:
-        self._parts = [first]
+        self.parts = [first]
 
     def add(self, text: str, *, once: bool) -> None:
         """Append; with ``once``, a repetition of the whole is passed over (servers that repeat a function's name)."""
         if not (once and text == str(self)):
-            self._parts.append(text)
+            self.parts.append(text)
 
     def __str__(self) -> str:
-        return "".join(self._parts)
+        return "".join(self.parts)
 
 
 def _settled(value: JSON, *, key: str = "") -> Any:

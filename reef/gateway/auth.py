@@ -9,14 +9,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from fastapi import Request
+from starlette.types import Scope
 
 from reef.config import Config
 from reef.errors import Forbidden, Unauthorized
+from reef.experience.tokens import PREFIX, SCOPES
+from reef.gateway import confinement
+from reef.gateway.limits import UNLIMITED, Limits
 from reef.process import PROPOSER_TOKEN, TRIAL_TOKEN
 from reef.types import Origin
 
-ALL_SCOPES = frozenset({"infer", "report", "read", "harness", "admin"})
+ALL_SCOPES = frozenset(SCOPES)
 INFER_ONLY = frozenset({"infer"})
+PUBLIC = frozenset({"/healthz", "/openapi.json"})
+"""Paths that are answered without a token; and ``HEAD /``."""
+CALLER = "reef.caller"
+"""Where a request's scope keeps its caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +33,11 @@ class Caller:
 
     scopes: frozenset[str]
     origin: Origin
+    token: str = ""
+    """The name of an issued token; empty for those of the environment."""
+    scenario: str | None = None
+    """The only scenario it may touch; None: all of them."""
+    limits: Limits = UNLIMITED
 
     def require(self, scope: str) -> None:
         """Check a scope.
@@ -32,8 +45,12 @@ class Caller:
         Raises:
             Forbidden: this caller lacks it.
         """
-        if scope not in self.scopes:
-            raise Forbidden(f"this token may not {scope}", hint="It is a token of Reef's own processes; use the service's token.")
+        if scope in self.scopes:
+            return
+        hint = "It is a token of Reef's own processes; use the service's token."
+        if self.token:
+            hint = f"It is named {self.token}; `reef token create --scope {scope}` makes one that may."
+        raise Forbidden(f"this token may not {scope}", hint=hint)
 
 
 class Auth:
@@ -50,6 +67,8 @@ class Auth:
         self._anyone = None if token else user
         known = ((token, user), (trial, Caller(INFER_ONLY, Origin.TRIAL)), (proposer, Caller(INFER_ONLY, Origin.PROPOSER)))
         self._known = [(_digest(secret.encode()), caller) for secret, caller in known if secret]
+        self.issued: Callable[[bytes], Caller | None] = lambda _secret: None
+        """Finds the caller of a token that was issued: :meth:`reef.gateway.token_index.TokenIndex.caller`."""
 
     @classmethod
     def from_environment(cls, config: Config) -> Auth:
@@ -63,15 +82,38 @@ class Auth:
             Unauthorized: no token, or none that is known.
         """
         found = headers if isinstance(headers, Mapping) else dict(headers)
+        ours = False
         for secret in (_bearer(found.get(b"authorization", b"")), found.get(b"x-api-key", b"")):
-            if secret and (caller := self._caller(secret)) is not None:
-                return caller
-        if self._anyone is not None:
+            if secret:
+                if (caller := self._caller(secret) or self.issued(secret)) is not None:
+                    return caller
+                ours = ours or secret.startswith(PREFIX.encode())
+        if self._anyone is not None and not ours:  # a token that was revoked must not become full access
             return self._anyone
+        if ours:
+            raise Unauthorized(
+                "this token is unknown, revoked or expired", hint="Whoever has an admin's token makes another: `reef token create`."
+            )
         raise Unauthorized(
             "this service needs a token",
             hint="Send `Authorization: Bearer $REEF_TOKEN` (or x-api-key), the token `reef serve` was started with.",
         )
+
+    def admit(self, scope: Scope, *, scenario: str = "") -> Caller:
+        """Identify the caller of a request, and keep it to its scenario; the request's scope says both from then on.
+
+        Args:
+            scenario: what the base URL names, if it names one.
+
+        Raises:
+            Unauthorized: no token, or none that is known.
+            Forbidden: the request names another scenario than the token's.
+        """
+        caller = self.identify(scope["headers"])
+        scope[CALLER] = caller
+        if caller.scenario is not None:
+            confinement.settle_header(scope, caller.scenario, named=scenario)
+        return caller
 
     def _caller(self, secret: bytes) -> Caller | None:
         digest = _digest(secret)
@@ -82,12 +124,19 @@ class Auth:
         return found
 
 
+def is_public(method: str, path: str) -> bool:
+    """Whether a request is answered without a token."""
+    return path in PUBLIC or (path == "/" and method == "HEAD")
+
+
 def require(scope: str) -> Callable[[Request], Caller]:
-    """A FastAPI dependency: the caller, who has ``scope``."""
+    """A FastAPI dependency: the caller, who has ``scope`` and keeps to its scenario."""
 
     def dependency(request: Request) -> Caller:
-        caller: Caller = request.app.state.reef.auth.identify(request.scope["headers"])
+        caller: Caller = request.scope[CALLER]
         caller.require(scope)
+        if caller.scenario is not None:
+            confinement.check(request, caller.scenario)
         return caller
 
     return dependency

@@ -28,8 +28,7 @@ def install(app: FastAPI) -> None:
 
 async def _ours(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ReefError)
-    headers = {"www-authenticate": "Bearer"} if error.status == 401 else None
-    return JSONResponse(error.body(), status_code=error.status, headers=headers)
+    return JSONResponse(error.body(), status_code=error.status, headers=error.headers())
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:

@@ -14,8 +14,10 @@ from starlette.types import Receive, Scope, Send
 
 from reef.errors import InvalidRequest, ReefError, UpstreamError, UpstreamTimeout
 from reef.experience import ids, jsontext
-from reef.experience.store import token_counts
+from reef.experience.dialects import token_counts
 from reef.gateway import sse, wire
+from reef.gateway.auth import CALLER, Caller
+from reef.gateway.dialects import Dialect
 from reef.gateway.scenario_index import check_name
 from reef.types import JSON, End, Origin, Record
 
@@ -25,16 +27,10 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-PATH = "/v1/chat/completions"
-UPSTREAM_PATH = "/chat/completions"
-PASSED_HEADERS = (
-    b"accept", b"idempotency-key", b"openai-beta", b"http-referer", b"x-title", b"x-request-id", b"traceparent", b"tracestate",
-)  # fmt: skip
-"""What of the caller's headers reaches the upstream; never its token, cookies or address."""
 WATCH_AFTER_S = 0.02
 """An exchange this long gets a task that watches for its client to leave; no model is faster, but errors and tests are."""
 AFTER_DONE_S = 1.0
-"""How long the upstream gets to end its body after ``[DONE]``; its connection can then be used again."""
+"""How long the upstream gets to end its body after the last event; its connection can then be used again."""
 MAX_MODEL_CHARS = 256
 NO_ANSWER_BYTES = 65_536
 """How much of an answer that is not JSON is kept."""
@@ -46,21 +42,23 @@ class Inference:
     def __init__(self, state: GatewayState) -> None:
         self._state = state
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send, *, scenario: str = "", session: str = "") -> None:
+    async def __call__(
+        self, scope: Scope, receive: Receive, send: Send, *, dialect: Dialect, scenario: str = "", session: str = ""
+    ) -> None:
         """Serve one request; ``scenario`` and ``session`` come from a base URL that names them, and go before headers."""
         try:
-            exchange = await self._accept(scope, receive, scenario=scenario, session=session)
+            exchange = await self._accept(scope, receive, dialect=dialect, scenario=scenario, session=session)
         except ReefError as error:
-            await wire.send_error(send, error)
+            await wire.send_error(send, error, dialect=dialect)
         except wire.ClientGone:
             return
         else:
             await exchange.run(receive, send)
 
-    async def _accept(self, scope: Scope, receive: Receive, *, scenario: str, session: str) -> Exchange:
+    async def _accept(self, scope: Scope, receive: Receive, *, dialect: Dialect, scenario: str, session: str) -> Exchange:
         state = self._state
         headers = wire.header_map(scope)
-        caller = state.auth.identify(headers)
+        caller: Caller = scope[CALLER]
         caller.require("infer")
         scenario = scenario or headers.get(b"x-reef-scenario", b"").decode("latin-1") or state.scenarios.default
         state.scenarios.check(scenario)
@@ -68,11 +66,21 @@ class Inference:
         if session:
             check_name(session, what="session")
         release = _release(headers.get(b"x-reef-release"))
+        state.upstream.check_speaks(dialect.name)
         raw = await wire.read_body(headers, receive)
         body = wire.json_object(raw)
         state.scenarios.touch(scenario)
         return Exchange(
-            state, scenario=scenario, session=session or None, release=release, origin=caller.origin, body=body, raw=raw, headers=headers
+            state,
+            dialect=dialect,
+            scenario=scenario,
+            session=session or None,
+            release=release,
+            origin=caller.origin,
+            body=body,
+            raw=raw,
+            headers=headers,
+            query=scope["query_string"] if dialect.passes_query else b"",
         )
 
 
@@ -83,6 +91,7 @@ class Exchange:
         self,
         state: GatewayState,
         *,
+        dialect: Dialect,
         scenario: str,
         session: str | None,
         release: int | None,
@@ -90,8 +99,11 @@ class Exchange:
         body: dict[str, JSON],
         raw: bytes,
         headers: dict[bytes, bytes],
+        query: bytes = b"",
     ) -> None:
         self._state = state
+        self._dialect = dialect
+        self._query = query
         self._scenario = scenario
         self._session = session
         self._release = release
@@ -99,10 +111,7 @@ class Exchange:
         self._body = body
         self._sent, model = state.upstream.address(body, raw)
         self._model = model[:MAX_MODEL_CHARS].encode("utf-8", "replace").decode()  # it goes into a column, whatever the caller wrote
-        self._headers = {"Content-Type": "application/json"}
-        for name in PASSED_HEADERS:
-            if (value := headers.get(name)) is not None:
-                self._headers[name.decode()] = value.decode("latin-1")
+        self._headers = dialect.passed(headers)
         self._receipt = ids.receipt()
         self._receipt_header = (wire.RECEIPT_HEADER, self._receipt.encode())
         self._started_at = time.time()
@@ -121,7 +130,7 @@ class Exchange:
         watch = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._start_watching, receive, task)
         answer: Answer | None = None
         try:
-            answer = await self._state.upstream.post(UPSTREAM_PATH, self._sent, headers=self._headers)
+            answer = await self._state.upstream.post(self._dialect.upstream_path, self._sent, headers=self._headers, query=self._query)
             self._status = answer.status
             if answer.streamed:
                 await self._stream(answer, send)
@@ -172,18 +181,19 @@ class Exchange:
             is_json = isinstance(parsed, dict)
         except ValueError:
             parsed, is_json = body[:NO_ANSWER_BYTES].decode("utf-8", "replace"), False
-        error = ""
+        end, error = End.COMPLETE, ""
         if answer.status >= 300:
-            error = f"the upstream answered {answer.status}"
+            end, error = End.UPSTREAM_ERROR, f"the upstream answered {answer.status}"
         elif not is_json:
-            error = "the upstream's answer is not a JSON object"
-        end = End.UPSTREAM_ERROR if error else End.COMPLETE
+            end, error = End.UPSTREAM_ERROR, "the upstream's answer is not a JSON object"
+        elif (fault := self._dialect.fault(parsed)) is not None:
+            end, error = fault
         await self._record(end, response=parsed, error=error)
         await wire.send_whole(send, status=answer.status, headers=[*answer.headers(), self._receipt_header], body=body)
 
     async def _stream(self, answer: Answer, send: Send) -> None:
         """An answer in events: they leave as they come, and the end waits for the record."""
-        tap = self._tap = sse.Tap()
+        tap = self._tap = self._dialect.tap()
         headers = [*answer.headers(), self._receipt_header, (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         broken: UpstreamError | None = None
@@ -205,19 +215,19 @@ class Exchange:
             await send({"type": "http.response.body", "body": tap.held})
             return
         if tap.assembly.error is not None:
-            raise _Reported(tap.assembly.error)
+            raise _Reported(tap.assembly.error, last=tap.held if tap.failed else b"")
         raise broken or UpstreamError(
             "the stream ended before the answer did", hint="Send the request again; what arrived is recorded as truncated."
         )
 
     async def _await_end(self, answer: Answer, tap: sse.Tap) -> None:
-        """After ``[DONE]`` only the end of the body is left; it usually came with it."""
+        """After the last event only the end of the body is left; it usually came with it."""
         try:
             async with asyncio.timeout(AFTER_DONE_S):
                 while chunk := await answer.next():
                     tap.feed(chunk)
         except (TimeoutError, UpstreamError):
-            log.info("upstream left its stream open after [DONE]", receipt=self._receipt)
+            log.info("upstream left its stream open after the last event", receipt=self._receipt)
 
     async def _refuse(self, error: ReefError, send: Send) -> None:
         """The exchange failed: record what it was, and say so in the form the client can read by now."""
@@ -231,9 +241,9 @@ class Exchange:
                 error = storage
         if not streaming:
             kept = () if error.status == 507 else (self._receipt_header,)
-            await wire.send_error(send, error, headers=kept)
+            await wire.send_error(send, error, dialect=self._dialect, headers=kept)
             return
-        body = b"\n" if isinstance(error, _Reported) else b"\n" + sse.event(jsontext.dumps(error.body()))
+        body = b"\n" + (error.last if isinstance(error, _Reported) else self._dialect.error_event(error))
         await send({"type": "http.response.body", "body": body})
 
     def _end_of(self, error: ReefError) -> End:
@@ -271,7 +281,7 @@ class Exchange:
                 session=self._session,
                 release=self._release,
                 origin=self._origin,
-                dialect="chat",
+                dialect=self._dialect.name,
                 upstream=self._state.upstream.url,
                 model=self._model,
                 end=end,
@@ -291,8 +301,10 @@ class Exchange:
 class _Reported(UpstreamError):
     """The upstream reported an error inside its own stream, and the client has read it already."""
 
-    def __init__(self, error: JSON) -> None:
-        super().__init__(f"the upstream reported: {jsontext.dumps(error)[:500].decode()}")
+    def __init__(self, error: JSON, *, last: bytes = b"") -> None:
+        super().__init__(f"the upstream reported: {jsontext.dumps(error)[:500].decode('utf-8', 'replace')}")
+        self.last = last
+        """The event that was held and tells of it."""
 
 
 def _release(header: bytes | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 _ERROR: dict[str, Any] = {
@@ -33,6 +34,45 @@ _SCHEMAS: dict[str, Any] = {
         },
         "additionalProperties": True,
     },
+    "ResponsesRequest": {
+        "description": "The provider's own body; it is passed on as it is.",
+        "type": "object",
+        "properties": {
+            "model": {"type": "string", "description": "`reef`, `default` or nothing asks for the configured model."},
+            "input": {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "object"}}]},
+            "stream": {"type": "boolean"},
+        },
+        "additionalProperties": True,
+    },
+    "ResponsesAnswer": {
+        "description": "The provider's own answer; it is passed on as it is.",
+        "type": "object",
+        "properties": {"id": {"type": "string"}, "output": {"type": "array", "items": {"type": "object"}}, "usage": {"type": "object"}},
+        "additionalProperties": True,
+    },
+    "MessagesRequest": {
+        "description": "The provider's own body; it is passed on as it is.",
+        "type": "object",
+        "properties": {
+            "model": {"type": "string", "description": "`reef`, `default` or nothing asks for the configured model."},
+            "messages": {"type": "array", "items": _MESSAGE},
+            "max_tokens": {"type": "integer"},
+            "stream": {"type": "boolean"},
+        },
+        "additionalProperties": True,
+    },
+    "MessagesAnswer": {
+        "description": "The provider's own answer; it is passed on as it is.",
+        "type": "object",
+        "properties": {"role": {"type": "string"}, "content": {"type": "array"}, "usage": {"type": "object"}},
+        "additionalProperties": True,
+    },
+    "TokenCount": {"type": "object", "properties": {"input_tokens": {"type": "integer"}}, "additionalProperties": True},
+    "MessagesError": {
+        "type": "object",
+        "required": ["type", "error"],
+        "properties": {"type": {"const": "error"}, "error": _ERROR["properties"]["error"]},
+    },
     "ChatCompletion": {
         "description": "The provider's own answer; it is passed on as it is.",
         "type": "object",
@@ -45,7 +85,7 @@ _SCHEMAS: dict[str, Any] = {
     },
 }
 _ERRORS = {
-    400: "Malformed JSON, or a name that is not allowed",
+    400: "Malformed JSON, a name that is not allowed, or a dialect the upstream does not speak",
     401: "No token, or an unknown one",
     403: "A token that may not do this",
     404: "Unknown scenario, and implicit creation is off",
@@ -68,11 +108,47 @@ _HEADERS = [
 _PATH = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in ("scenario", "session")]
 
 
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """An inference route, and the schemas that describe it."""
+
+    path: str
+    name: str
+    summary: str
+    request: str
+    answer: str
+    error: str = "Error"
+    events: str = ""
+    recorded: bool = True
+
+
+_ROUTES = (
+    _Route(
+        "/v1/chat/completions", "chat_completions", "Chat completions", "ChatCompletionRequest", "ChatCompletion",
+        events="`chat.completion.chunk` events, then `[DONE]`.",
+    ),
+    _Route(
+        "/v1/responses", "responses", "Responses", "ResponsesRequest", "ResponsesAnswer",
+        events="`response.…` events, the last one `response.completed`, `response.incomplete` or `response.failed`.",
+    ),
+    _Route(
+        "/v1/messages", "messages", "Messages", "MessagesRequest", "MessagesAnswer", error="MessagesError",
+        events="`message_start` to `message_stop`.",
+    ),
+    _Route(
+        "/v1/messages/count_tokens", "count_tokens", "Tokens of a prompt", "MessagesRequest", "TokenCount", error="MessagesError",
+        recorded=False,
+    ),
+)  # fmt: skip
+
+
 def extend(document: dict[str, Any]) -> dict[str, Any]:
     """Add the inference routes to FastAPI's document."""
     paths = document.setdefault("paths", {})
-    paths["/v1/chat/completions"] = {"post": _chat("chat_completions", _HEADERS)}
-    paths["/s/{scenario}/{session}/v1/chat/completions"] = {"post": _chat("chat_completions_by_path", [*_PATH, _HEADERS[2]])}
+    for route in _ROUTES:
+        paths[route.path] = {"post": _describe(route, route.name, _HEADERS if route.recorded else [])}
+        by_path = [*_PATH, _HEADERS[2]] if route.recorded else _PATH
+        paths["/s/{scenario}/{session}" + route.path] = {"post": _describe(route, f"{route.name}_by_path", by_path)}
     if "/v1/models" in paths:
         models = dict(paths["/v1/models"]["get"], operationId="models_by_path", parameters=_PATH)
         paths["/s/{scenario}/{session}/v1/models"] = {"get": models}
@@ -86,29 +162,32 @@ def extend(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def _chat(name: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
-    receipt = {"x-reef-agent-record-id": {"description": "The receipt, there from the start of the answer.", "schema": {"type": "string"}}}
-    answer = {
-        "description": "The provider's answer. Its last byte leaves when the record is on disk.",
-        "headers": receipt,
-        "content": {
-            "application/json": {"schema": {"$ref": "#/components/schemas/ChatCompletion"}},
-            "text/event-stream": {"schema": {"type": "string", "description": "`chat.completion.chunk` events, then `[DONE]`."}},
-        },
+def _describe(route: _Route, name: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "description": "The provider's answer.",
+        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{route.answer}"}}},
     }
+    if route.recorded:
+        receipt = {"description": "The receipt, there from the start of the answer.", "schema": {"type": "string"}}
+        answer["description"] += " Its last byte leaves when the record is on disk."
+        answer["headers"] = {"x-reef-agent-record-id": receipt}
+        answer["content"]["text/event-stream"] = {"schema": {"type": "string", "description": route.events}}
     errors = {
-        str(status): {"description": text, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
+        str(status): {"description": text, "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{route.error}"}}}}
         for status, text in _ERRORS.items()
+        if route.recorded or status != 507
     }
     return {
         "tags": ["inference"],
-        "summary": "Chat completions",
-        "description": "Passed through to the upstream, streamed or not, and recorded.",
+        "summary": route.summary,
+        "description": "Passed through to the upstream, streamed or not, and recorded."
+        if route.recorded
+        else "Passed through, not recorded.",
         "operationId": name,
         "parameters": parameters,
         "requestBody": {
             "required": True,
-            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ChatCompletionRequest"}}},
+            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{route.request}"}}},
         },
         "responses": {"200": answer, **errors},
     }

@@ -69,6 +69,7 @@ async def report(request: Request, response: Response, body: ReportBody, scenari
         feedback=body.feedback,
         metadata=body.metadata,
         id=body.agent_record_id or "",
+        redact=state.config.storage.redact,
     )
     stored, created = await state.writer.report(draft)
     response.status_code = 201 if created else 200

@@ -1,10 +1,9 @@
-"""Scenarios and their heads in memory, so that no request asks the database; another process's commit shows within 100 ms."""
+"""Scenarios and their heads in memory, so that no request asks the database; :mod:`reef.gateway.commit_watch` keeps them fresh."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import threading
 from collections.abc import Callable, Mapping
 
 import sqlalchemy as sa
@@ -19,7 +18,6 @@ from reef.types import Tree
 log = structlog.get_logger()
 
 NAME = re.compile(r"(?!\.)[A-Za-z0-9._:-]{1,128}")
-POLL_S = 0.05
 
 
 def check_name(name: str, *, what: str = "scenario") -> str:
@@ -40,20 +38,16 @@ class ScenarioIndex:
 
     Args:
         controller: creates scenarios and tells heads.
-        engine: the database; commits are noticed by polling ``PRAGMA data_version``, which costs no query.
         config: which scenarios may exist.
         starter: gives the tree a new scenario starts from.
     """
 
-    def __init__(self, *, controller: Controller, engine: sa.Engine, config: ScenariosConfig, starter: Callable[[], Tree]) -> None:
+    def __init__(self, *, controller: Controller, config: ScenariosConfig, starter: Callable[[], Tree]) -> None:
         self._controller = controller
-        self._engine = engine
         self._config = config
         self._starter = starter
         self._heads: dict[str, int] = {}
         self._creating: dict[str, asyncio.Task[None]] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="scenario-index", daemon=True)
 
     @property
     def default(self) -> str:
@@ -106,18 +100,18 @@ class ScenarioIndex:
             await asyncio.shield(self._creating.get(name) or self._start_creating(name))
 
     async def start(self) -> None:
-        """Read the heads, create the configured scenarios, and begin to watch."""
-        self._heads = await asyncio.to_thread(self._controller.scenarios)
-        self._thread.start()
+        """Read the heads, and create the configured scenarios."""
+        await asyncio.to_thread(self.refresh)
         for name in self._config.names:
             self.touch(self.check_name(name))
 
     async def stop(self) -> None:
-        """Stop watching; wait for scenarios that are being created."""
-        self._stop.set()
+        """Wait for scenarios that are being created."""
         await asyncio.gather(*self._creating.values(), return_exceptions=True)
-        if self._thread.is_alive():
-            await asyncio.to_thread(self._thread.join, 5)
+
+    def refresh(self, _connection: sa.Connection | None = None) -> None:
+        """Read the heads again."""
+        self._heads = self._controller.scenarios()
 
     def _start_creating(self, name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(self._create(name), name=f"create scenario {name}")
@@ -136,27 +130,3 @@ class ScenarioIndex:
         del self._creating[name]  # after a failure the next use tries again
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("scenario not created", scenario=name, reason=str(error))
-
-    def _watch(self) -> None:
-        complained = False
-        seen: object = None
-        while not self._stop.is_set():
-            try:
-                with self._engine.connect() as connection:
-                    raw = connection.connection.dbapi_connection
-                    while not self._stop.wait(POLL_S):
-                        version = self._version(raw)
-                        if version is None or version != seen:
-                            self._heads = self._controller.scenarios()
-                            seen, complained = version, False
-            except sa.exc.SQLAlchemyError as error:  # locked or full: what is known stays, and the next look may work
-                if not complained:
-                    log.error("heads cannot be read", reason=str(error))
-                complained = True
-                self._stop.wait(1)
-
-    def _version(self, raw: object) -> object:
-        """A number that changes when another connection commits; None where the database has no such thing."""
-        if self._engine.dialect.name != "sqlite":
-            return None
-        return raw.execute("PRAGMA data_version").fetchone()[0]  # type: ignore[attr-defined]

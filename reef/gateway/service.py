@@ -24,10 +24,10 @@ def there() -> Response:
 
 @router.get("/healthz")
 def health(request: Request) -> Response:
-    """200 while the gateway can serve; 503 when its writer is dead."""
+    """200 while the gateway can serve; 503 while its writer takes nothing."""
     alive = request.app.state.reef.writer.alive
     return Response(
-        json.dumps({"status": "ok" if alive else "the writer thread is dead"}),
+        json.dumps({"status": "ok" if alive else "the writer takes nothing"}),
         status_code=200 if alive else 503,
         media_type="application/json",
     )

@@ -1,29 +1,54 @@
 """The tap on a stream of server-sent events: says what may leave at once, what has to wait, and reads along.
 
 Whole lines leave the moment they are there; a client can do nothing with less, and a line cut off by a dying upstream would spoil the
-error event that follows. From the ``data: [DONE]`` line on, everything waits for the record's commit.
+error event that follows. From the ``data: [DONE]`` line on, everything waits for the record's commit. Where events have names
+(:class:`EventTap`), whole events leave: the name of one that is cut off would spoil the error event just as well.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Callable
+from typing import Protocol
 
 from reef.errors import UpstreamError
 from reef.experience import jsontext
 from reef.gateway.assembly import Assembly
+from reef.types import JSON
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 READ_TOGETHER_BYTES = 16 * 1024
 """What is parsed in one go. Event by event costs three times as much; all at the end would stop everything else for a long answer."""
 _DONE = re.compile(rb"(?:^|(?<=[\r\n]))data: ?\[DONE\][\r\n]")
+_BLANK_LINE = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
+_BLANK_LINE_BYTES = 4
+
+
+class Assembler(Protocol):
+    """Puts the whole answer together from the events of a stream."""
+
+    error: JSON
+    """An error the upstream reported inside its stream."""
+
+    def add(self, chunk: JSON, /) -> None:
+        """Take the data of one event, whatever it is."""
+
+    def finished(self, *, choices: int = 1) -> bool:
+        """Whether the answer ended as it should; ``choices`` is how many were asked for, where a dialect has them."""
+
+    def completion(self) -> dict[str, JSON] | None:
+        """The answer so far; None if nothing came."""
 
 
 class Tap:
     """Feed it the bytes of one stream, split anywhere."""
 
-    def __init__(self) -> None:
-        self.assembly = Assembly()
+    failed = False
+    """The end that is held tells of a failure itself."""
+
+    def __init__(self, assembly: Callable[[], Assembler] = Assembly) -> None:
+        self.assembly = assembly()
         self.done = False
         """``[DONE]`` was seen; the stream is at its end."""
         self.held = b""
@@ -84,6 +109,85 @@ class Tap:
                 self._data.clear()
         for chunk in _parse(events):
             self.assembly.add(chunk)
+
+
+class EventTap(Tap):
+    """The tap on a stream whose events have names; the last of them is held.
+
+    Args:
+        ends: names of events that end a stream. They stand in the ``event`` line, and as ``type`` in the data.
+        failures: those of them that tell of a failure.
+    """
+
+    def __init__(self, assembly: Callable[[], Assembler], *, ends: frozenset[str], failures: frozenset[str] = frozenset()) -> None:
+        super().__init__(assembly)
+        self._ends = {name.encode(): name in failures for name in ends}
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Take what arrived; return what may leave now.
+
+        Raises:
+            UpstreamError: a single event beyond all measure.
+        """
+        if self.done:
+            self.held += chunk
+            return b""
+        buffer = self.held + chunk if self.held else chunk
+        if buffer.endswith(b"\n\n"):  # the usual case
+            cut = len(buffer)
+        else:
+            cut = 0
+            for blank in _BLANK_LINE.finditer(buffer, max(len(self.held) - _BLANK_LINE_BYTES, 0)):
+                cut = blank.end()
+        if len(buffer) - cut > MAX_LINE_BYTES:
+            raise UpstreamError("the upstream sent an event without end", hint="Does the server at upstream.url speak this dialect?")
+        events, self.held = buffer[:cut], buffer[cut:]
+        if (end := self._find_end(events)) is not None:
+            self.done = True
+            events, self.held = events[:end], events[end:] + self.held
+        if events:
+            self._unread.append(events)
+            self._unread_bytes += len(events)
+            if self._unread_bytes >= READ_TOGETHER_BYTES:
+                self.catch_up()
+        return events
+
+    def finish(self) -> None:
+        """The stream is at its end, which counts, too: it may carry the whole answer."""
+        if not self.done and self.held:
+            self.done = self._find_end(self.held) is not None
+        self._unread += (self.held, b"\n\n")
+        self.catch_up()
+
+    def _find_end(self, events: bytes) -> int | None:
+        """Where in some whole events the one that ends the stream starts."""
+        if not any(name in events for name in self._ends):
+            return None
+        start = 0
+        while start < len(events):
+            blank = _BLANK_LINE.search(events, start)
+            stop = blank.end() if blank else len(events)
+            if (name := self._end_named(events[start:stop])) is not None:
+                self.failed = self._ends[name]
+                return start
+            start = stop
+        return None
+
+    def _end_named(self, event: bytes) -> bytes | None:
+        """The name of an event, if it ends the stream."""
+        if not any(name in event for name in self._ends):
+            return None
+        data = []
+        for line in event.splitlines():
+            if line.startswith(b"event:") and (name := line[6:].strip()) in self._ends:
+                return name
+            if line.startswith(b"data:"):
+                data.append(line[5:])
+        for value in _parse([b"\n".join(data)]):  # some servers leave the event line out
+            kind = value.get("type") if isinstance(value, dict) else None
+            if isinstance(kind, str) and (name := kind.encode("utf-8", "replace")) in self._ends:
+                return name
+        return None
 
 
 def _parse(events: list[bytes]) -> list[object]:

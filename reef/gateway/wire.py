@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
 
 from reef.errors import InvalidRequest, ReefError, TooLarge
 from reef.experience import jsontext
 from reef.types import JSON
+
+if TYPE_CHECKING:
+    from reef.gateway.dialects import Dialect
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 RECEIPT_HEADER = b"x-reef-agent-record-id"
@@ -67,12 +71,12 @@ async def send_whole(send: Send, *, status: int, headers: Headers, body: bytes) 
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_error(send: Send, error: ReefError, *, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-    """Send an error in the shape every error here has."""
-    sent = [(b"content-type", b"application/json"), *headers]
-    if error.status == 401:
-        sent.append((b"www-authenticate", b"Bearer"))
-    await send_whole(send, status=error.status, headers=sent, body=jsontext.dumps(error.body()))
+async def send_error(send: Send, error: ReefError, *, dialect: Dialect | None = None, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    """Send an error in the shape every error here has, or in that of the caller's dialect."""
+    own = ((name.encode(), value.encode()) for name, value in error.headers().items())
+    sent = [(b"content-type", b"application/json"), *headers, *own]
+    body = error.body() if dialect is None else dialect.error_body(error)
+    await send_whole(send, status=error.status, headers=sent, body=jsontext.dumps(body))
 
 
 def header_map(scope: Scope) -> dict[bytes, bytes]:

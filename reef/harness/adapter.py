@@ -60,6 +60,13 @@ class InstallSpec:
     node_min: str
     """The oldest Node it runs on, ``22.19.0``."""
     node_packages: Mapping[str, str] = field(default_factory=lambda: NODE_PACKAGES)
+    binaries: Mapping[str, str] = field(default_factory=dict)
+    """For a CLI that is a program of its own: its path in ``node_modules``, by platform as in ``NODE_PACKAGES``. No install script of any
+    package is run, so ``node_modules/.bin/<command>``, which would only lead to it after one, is made a link to it."""
+    packages: tuple[str, ...] = ()
+    """Further packages that it needs and does not bring, ``name@version``."""
+    helpers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Programs out of those that must be on its PATH: by name and platform, their paths in ``node_modules``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +74,16 @@ class LaunchSpec:
     """How a run is started.
 
     In ``args`` and ``env``, ``{config}`` is the folder with the rendered files and ``{sessions}`` one that outlives updates. The caller
-    adds REEF_API_KEY, REEF_SCENARIO, REEF_SESSION and REEF_RELEASE, and the user's own arguments after ``args``.
+    adds REEF_API_KEY, REEF_SCENARIO, REEF_SESSION and REEF_RELEASE, and the user's own arguments after ``args``. For an agent that cannot
+    refer to those, ``env`` may hold ``{key}``, the key itself, and ``{headers}``: the lines ``name: value`` of the headers to send.
     """
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     keep: tuple[str, ...] = ()
     """Files the CLI itself writes into ``{config}`` and that an update carries over."""
+    lasting: tuple[str, ...] = ()
+    """Folders of sessions that it keeps in ``{config}`` and nowhere else: on a user's machine they are links into ``{sessions}``."""
     not_runs: tuple[str, ...] = ()
     """First arguments with which the CLI only tells or manages something: no session, not a run to report on."""
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from reef import redaction
 from reef.artifacts.tree import changed_paths
 from reef.errors import InvalidTree
 from reef.harness.adapter import Adapter, Binding
@@ -18,21 +19,6 @@ from reef.types import JSON, Tree
 MIN_LEAK_CHARS = 4
 """Shorter answers (`42`, `yes`) turn up by themselves and tell nothing."""
 
-_SECRETS = {
-    "an API key (sk-…)": r"\bsk-[A-Za-z0-9_-]{16,}",
-    "a GitHub token": r"\b(?:gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,})",
-    "an AWS access key": r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",
-    "a Google API key": r"\bAIza[A-Za-z0-9_-]{30,}",
-    "a Slack token": r"\bxox[abeprs]-[A-Za-z0-9-]{10,}",
-    "a GitLab token": r"\bglpat-[A-Za-z0-9_-]{16,}",
-    "a Hugging Face token": r"\bhf_[A-Za-z0-9]{30,}",
-    "an npm token": r"\bnpm_[A-Za-z0-9]{30,}",
-    "a private key": r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----",
-    "a JSON web token": r"\beyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
-    "a bearer token": r"\b[Bb]earer\s+(?=[A-Za-z0-9._~+/-]*\d)[A-Za-z0-9._~+/-]{24,}",
-    "a password inside an address": r"\b[a-z][a-z0-9+.-]*://[^\s/:@]+:[^\s/:@]+@",
-}
-_SECRET_PATTERNS = {name: re.compile(pattern) for name, pattern in _SECRETS.items()}
 _ADDRESS = re.compile(r"\b(?:https?|wss?|unix)://", re.IGNORECASE)
 _BINDING_KEY = re.compile(
     r"(base|api|end)[_-]?(url|point|base)|\burl\b|api[_-]?key|(auth|access|secret)[_-]?(token|key)|credential|password", re.IGNORECASE
@@ -71,9 +57,8 @@ def admit(tree: Tree, *, adapter: Adapter, base: Tree, forbidden: Iterable[str] 
 
 def _refuse_secrets(path: str, *, tree: Tree) -> None:
     for number, line in enumerate(_text(tree, path).splitlines(), start=1):
-        for name, pattern in _SECRET_PATTERNS.items():
-            if pattern.search(line):
-                raise InvalidTree(f"{path}:{number} looks like {name}", hint="A harness holds no secrets; refer to them by name.")
+        if (secret := redaction.find(line)) is not None:
+            raise InvalidTree(f"{path}:{number} looks like {secret}", hint="A harness holds no secrets; refer to them by name.")
 
 
 def _refuse_binding(path: str, *, tree: Tree) -> None:

@@ -52,6 +52,11 @@ def install_script(adapter: Adapter, *, url: str, scenario: str) -> str:
         command=spec.command,
         node_min=spec.node_min,
         node_packages=sorted(spec.node_packages.items()),
+        packages=(f"{spec.package}@{spec.version}", *spec.packages),
+        links=[
+            *([(f"node_modules/.bin/{spec.command}", sorted(spec.binaries.items()))] if spec.binaries else []),
+            *((f"node-bin/{name}", sorted(paths.items())) for name, paths in spec.helpers.items()),
+        ],
         url=url,
         wrapper=wrapper,
         wrapper_sha256=hashlib.sha256(wrapper.encode()).hexdigest(),

@@ -76,17 +76,19 @@ class EpisodeRunner:
         work = root / "work"
         inside = self.sandbox.inside(root)
         base_url = f"http://127.0.0.1:{RELAY_PORT}/v1" if self.sandbox.isolated else f"{self.gateway_url}/v1"
-        headers = {header: variable for header, variable in HEADERS.items() if release is not None or variable != "REEF_RELEASE"}
+        values = {"REEF_SCENARIO": scenario, "REEF_SESSION": session} | ({} if release is None else {"REEF_RELEASE": str(release)})
+        headers = {header: variable for header, variable in HEADERS.items() if variable in values}
         write_tree(self.adapter.render(tree, binding=Binding(base_url, self.model, headers)), root / "config")
         for path, content in files.items():
             check_path(path)
             _write(work / path, content.encode())
         launch = self.adapter.launch()
-        places = {"config": str(inside / "config"), "sessions": str(inside / "sessions")}
+        key = self.token or "reef-local"
+        lines = "\n".join(f"{header}: {values[variable]}" for header, variable in headers.items())
+        places = {"config": str(inside / "config"), "sessions": str(inside / "sessions"), "key": key, "headers": lines}
         clean = self._environment(inside)
         env = clean | {name: value.format_map(places) for name, value in launch.env.items()}
-        env |= {"REEF_API_KEY": self.token or "reef-local", "REEF_SCENARIO": scenario, "REEF_SESSION": session}
-        env |= {} if release is None else {"REEF_RELEASE": str(release)}
+        env |= {"REEF_API_KEY": key, **values}
         arguments = [argument.format_map(places) for argument in launch.args]
 
         def run(argv: Sequence[str], *, env: Mapping[str, str], timeout_s: float, gateway_socket: Path | None) -> Completed:

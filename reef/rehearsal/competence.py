@@ -31,6 +31,7 @@ class Competence:
 
 TOOLS_FORBIDDEN = re.compile(
     r"\b(do not|don't|never|must not|without|avoid|no)\s+(us(e|ing)|call(ing)?)\s+(of\s+)?(any\s+|the\s+)?tools?\b"
+    r"(?!\s+(?:like|such\s+as|that|to)\b)"  # every agent's own prompt says what tools are not for
     r"|\b(do not|don't|never|must not)\s+(write|create|change|touch|edit)\s+(to\s+)?(any\s+|the\s+)?files?\b"
     r"|\banswer\s+(only\s+)?in\s+(the\s+)?chat(\s+only)?\b",
     re.IGNORECASE,

@@ -1,4 +1,4 @@
-"""Answers as bytes: a ``chat.completion`` or its SSE chunks. What the answer says is decided elsewhere."""
+"""What the model says, and the bytes of it as a ``chat.completion`` or its SSE chunks. The other dialects have modules of their own."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def completion(reply: Reply, *, request: bytes) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
     if reply.calls:
         message["tool_calls"] = [
-            {"id": _call_id(request, index), "type": "function", "function": {"name": call.name, "arguments": _arguments(call)}}
+            {"id": call_id(request, index), "type": "function", "function": {"name": call.name, "arguments": arguments(call)}}
             for index, call in enumerate(reply.calls)
         ]
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reply.finish_reason}
@@ -65,25 +65,25 @@ def events(reply: Reply, *, request: bytes, include_usage: bool) -> Iterator[byt
 
     def event(delta: dict[str, Any], finish_reason: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
-        return _sse({**head, "choices": [choice], **tail})
+        return sse({**head, "choices": [choice], **tail})
 
     yield event({"role": "assistant", "content": ""})
-    for piece in _pieces(reply.text):
+    for piece in pieces(reply.text):
         yield event({"content": piece})
     for index, call in enumerate(reply.calls):
-        opening = {"index": index, "id": _call_id(request, index), "type": "function", "function": {"name": call.name, "arguments": ""}}
+        opening = {"index": index, "id": call_id(request, index), "type": "function", "function": {"name": call.name, "arguments": ""}}
         yield event({"tool_calls": [opening]})
-        for piece in _pieces(_arguments(call)):
+        for piece in pieces(arguments(call)):
             yield event({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
     yield event({}, reply.finish_reason)
     if include_usage:
-        yield _sse({**head, "choices": [], "usage": usage(reply, request=request)})
+        yield sse({**head, "choices": [], "usage": usage(reply, request=request)})
     yield b"data: [DONE]\n\n"
 
 
 def usage(reply: Reply, *, request: bytes) -> dict[str, int]:
     """Token counts at four bytes a token: there is no tokenizer here, but clients add these numbers up."""
-    said = len(reply.text.encode()) + sum(len(call.name) + len(_arguments(call).encode()) for call in reply.calls)
+    said = len(reply.text.encode()) + sum(len(call.name) + len(arguments(call).encode()) for call in reply.calls)
     prompt, answer = -(-len(request) // 4), -(-said // 4)
     return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
@@ -98,18 +98,18 @@ def _head(kind: str, request: bytes) -> dict[str, Any]:
     }
 
 
-def _call_id(request: bytes, index: int) -> str:
+def call_id(request: bytes, index: int) -> str:
     return f"call_{digest(request)}{index}"
 
 
-def _arguments(call: ToolCall) -> str:
+def arguments(call: ToolCall) -> str:
     return orjson.dumps(dict(call.arguments)).decode()
 
 
-def _pieces(text: str) -> Iterator[str]:
+def pieces(text: str) -> Iterator[str]:
     for start in range(0, len(text), _PIECE):
         yield text[start : start + _PIECE]
 
 
-def _sse(data: dict[str, Any]) -> bytes:
-    return b"data: " + orjson.dumps(data) + b"\n\n"
+def sse(data: dict[str, Any], *, event: str = "") -> bytes:
+    return (f"event: {event}\n".encode() if event else b"") + b"data: " + orjson.dumps(data) + b"\n\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from reef.experience.database import metadata
+from reef.experience.database import announce, metadata
 
 scenarios = sa.Table(
     "scenarios",
@@ -38,6 +38,7 @@ heads = sa.Table(
     sa.Column("step", sa.Integer, nullable=False),
     sa.ForeignKeyConstraint(["scenario", "step"], ["releases.scenario", "releases.step"]),
 )
+announce(heads)
 
 candidates = sa.Table(
     "candidates",
@@ -105,8 +106,14 @@ recipe_state = sa.Table(
 
 _REFUSE = {
     "sqlite": "CREATE TRIGGER {table}_refuse_{verb} BEFORE {verb} ON {table} BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END",
+    "postgresql": "CREATE TRIGGER {table}_refuse_{verb} BEFORE {verb} ON {table} FOR EACH STATEMENT EXECUTE FUNCTION reef_refuse()",
 }
-"""How each database is told to refuse; a new dialect needs one more line."""
+"""How each database is told to refuse."""
+_REFUSE_FUNCTION = """
+CREATE OR REPLACE FUNCTION reef_refuse() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN RAISE integrity_constraint_violation USING MESSAGE = TG_TABLE_NAME || '' is append-only''; END'
+"""
+sa.event.listen(metadata, "before_create", sa.DDL(_REFUSE_FUNCTION).execute_if(dialect="postgresql"))
 
 for _table in (releases, verdicts, trials):
     for _dialect, _template in _REFUSE.items():

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server as upstream: bytes out, bytes back."""
+"""A model server as upstream, in whatever dialects it speaks itself: bytes out, bytes back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import aiohttp
 from yarl import URL
 
 from reef.config import UpstreamConfig
-from reef.errors import UpstreamError, UpstreamTimeout
+from reef.errors import InvalidRequest, UpstreamError, UpstreamTimeout
 from reef.experience import jsontext
 from reef.types import JSON
 
@@ -19,6 +19,11 @@ ALIASES = frozenset({"reef", "default", ""})
 KEEP_ALIVE_S = 4.0
 """Below the 5 s after which common servers (uvicorn, Node) drop an idle connection: a request must not meet a closing one."""
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
+MOST_URLS = 64
+"""How many URLs are kept ready-made; callers choose what follows the ``?``."""
+ANTHROPIC = ("messages",)
+ANTHROPIC_VERSION = "2023-06-01"
+"""Said where no caller says it: without it Anthropic's own API answers nothing."""
 HOP_BY_HOP = frozenset(
     {
         b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
@@ -95,7 +100,7 @@ class Answer:
 
 
 class OpenAIUpstream:
-    """Passes requests to an OpenAI-compatible server.
+    """Passes requests to an OpenAI-compatible server, or to one that speaks Anthropic's dialect.
 
     Use it as an async context manager, inside the event loop that will use it.
 
@@ -107,10 +112,17 @@ class OpenAIUpstream:
         self.url = config.url
         self.model = config.model
         self._config = config
+        self.dialects = config.dialects
         self._urls: dict[str, URL] = {}
+        self._defaults: dict[str, str] = {}
         self._headers = {"Accept-Encoding": "identity", "User-Agent": "reef"}  # compressed bytes could not be passed through and read
         if config.key_env and (key := os.environ.get(config.key_env)):
-            self._headers["Authorization"] = f"Bearer {key}"
+            if config.dialects != ANTHROPIC:
+                self._headers["Authorization"] = f"Bearer {key}"
+            if "messages" in config.dialects:
+                self._headers["x-api-key"] = key
+        if config.dialects == ANTHROPIC:
+            self._defaults["anthropic-version"] = ANTHROPIC_VERSION
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
@@ -126,6 +138,18 @@ class OpenAIUpstream:
         if self._session is not None:
             await self._session.close()
 
+    def check_speaks(self, dialect: str) -> None:
+        """Check a dialect.
+
+        Raises:
+            InvalidRequest: it is none of the upstream's.
+        """
+        if dialect not in self.dialects:
+            raise InvalidRequest(
+                f"the upstream does not speak the {dialect} dialect",
+                hint=f"If it does after all, add {dialect} to upstream.dialects, now [{', '.join(self.dialects)}].",
+            )
+
     def address(self, body: dict[str, JSON], raw: bytes) -> tuple[bytes, str]:
         """The bytes to send, and the model they ask for.
 
@@ -136,18 +160,19 @@ class OpenAIUpstream:
             return jsontext.dumps({**body, "model": self.model}), self.model
         return raw, asked if isinstance(asked, str) else ""
 
-    async def post(self, path: str, body: bytes, *, headers: Mapping[str, str]) -> Answer:
+    async def post(self, path: str, body: bytes, *, headers: Mapping[str, str], query: bytes = b"") -> Answer:
         """Send a request; return when the head of the answer is there.
 
         Args:
             path: below the upstream's base URL, e.g. ``/chat/completions``.
             headers: of the caller, already sifted. The key is added here.
+            query: what follows ``?``, as the caller wrote it.
 
         Raises:
             UpstreamError: refused, reset, or not HTTP.
             UpstreamTimeout: no connection or no answer within the bounds.
         """
-        return await self._request("POST", path, body=body, headers=headers)
+        return await self._request("POST", path, body=body, headers=headers, query=query)
 
     async def get(self, path: str) -> Answer:
         """Like :meth:`post`, without a body."""
@@ -163,11 +188,15 @@ class OpenAIUpstream:
         except (aiohttp.ClientError, OSError):
             return False
 
-    async def _request(self, method: str, path: str, *, body: bytes | None, headers: Mapping[str, str]) -> Answer:
+    async def _request(self, method: str, path: str, *, body: bytes | None, headers: Mapping[str, str], query: bytes = b"") -> Answer:
         session = self._open_session()
         try:
             response = await session.request(
-                method, self._url(path), data=body, headers={**headers, **self._headers}, allow_redirects=False
+                method,
+                self._url(path, query),
+                data=body,
+                headers={**self._defaults, **headers, **self._headers},
+                allow_redirects=False,
             )
         except TimeoutError:
             raise UpstreamTimeout(
@@ -185,10 +214,14 @@ class OpenAIUpstream:
             raise UpstreamError("no upstream is configured", hint="Set upstream.url in serve.yaml, or use `reef serve --upstream URL`.")
         return self._session
 
-    def _url(self, path: str) -> URL:
+    def _url(self, path: str, query: bytes = b"") -> URL:
+        if query:
+            path = f"{path}?{query.decode('latin-1')}"
         url = self._urls.get(path)
         if url is None:
-            url = self._urls[path] = URL(self.url + path)
+            url = URL(self.url + path)
+            if len(self._urls) < MOST_URLS:
+                self._urls[path] = url
         return url
 
 

@@ -132,3 +132,24 @@ def test_without_npm_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest
 
 def test_this_platform_has_a_node_to_fetch() -> None:
     assert platform_name() in PiAdapter().install.node_packages
+
+
+def test_a_program_of_its_own_is_linked_as_its_script_would_have_done(tmp_path: Path, registry: Registry) -> None:
+    agent: Adapter = LocalAgent()
+    here = {platform_name(): "agent/cli.sh"}
+    agent.install = InstallSpec(
+        package="agent", version="1.2.3", command="other-name", node_min="1.0.0", binaries=here, helpers={"helper": here}
+    )
+    installed = install(agent, root=tmp_path / "cache")
+    assert installed.command.name == "other-name" and installed.command.resolve().name == "cli.sh"
+    assert (installed.path[0] / "helper").resolve() == installed.command.resolve()
+
+
+def test_a_platform_without_a_program_is_told(tmp_path: Path, registry: Registry) -> None:
+    agent: Adapter = LocalAgent()
+    agent.install = InstallSpec(
+        package="agent", version="1.2.3", command="agent", node_min="1.0.0", binaries={"plan9-mips": "agent/cli.sh"}
+    )
+    with pytest.raises(InstallError, match=f"no agent for {platform_name()}"):
+        install(agent, root=tmp_path / "cache")
+    assert left_in(tmp_path / "cache") == {"local-1.2.3.lock"}

@@ -129,6 +129,24 @@ def test_each_run_is_a_session_of_its_own_and_sessions_of_the_agent_outlive_upda
     assert second["REEF_RELEASE"] == "2"
 
 
+def test_an_agent_that_refers_to_nothing_gets_key_and_headers_and_keeps_its_sessions(client: Client, gateway: MiniGateway) -> None:
+    path = client.program.with_name("reef-pi.json")
+    config = json.loads(path.read_text())
+    config["launch"]["env"] |= {"PI_KEY": "{key}", "PI_LINES": "{headers}"}
+    config["launch"]["lasting"] = ["projects"]
+    path.write_text(json.dumps(config))
+    gateway.release(AGENTS_md="New rules.\n")
+    first = client.run("-p", "x", REEF_UPDATE="auto", REEF_TOKEN="token-1").stdout
+    gateway.release(AGENTS_md="Newer rules.\n")
+    second = client.run("-p", "x", REEF_UPDATE="auto", REEF_TOKEN="token-1").stdout
+    seen = started_with(second)
+    assert seen["PI_KEY"] == "token-1" and seen["PI_LINES"] == "x-reef-scenario: default"
+    folders = [Path(started_with(output)["PI_CODING_AGENT_DIR"]) for output in (first, second)]
+    assert folders[0] != folders[1]
+    (folders[0] / "projects" / "a.jsonl").write_text("{}")
+    assert (folders[1] / "projects" / "a.jsonl").read_text() == "{}"
+
+
 @pytest.mark.parametrize(("typed", "release"), [("y\n", "2"), ("\n", "2"), ("n\n", "1"), ("\x04", "1")])
 def test_on_a_terminal_it_asks_before_it_updates(client: Client, gateway: MiniGateway, typed: str, release: str) -> None:
     gateway.release(AGENTS_md="New rules.\n")

@@ -13,6 +13,7 @@ from reef.experience.database import connect, create_tables
 from reef.releases import mirror
 from reef.releases.controller import Controller
 from reef.types import Candidate, Component, Decision, File, Release, Tree, Trial, TrialEnd, Verdict
+from tests.support.databases import url_of
 
 STARTER: Tree = {"AGENTS.md": File(b"# Rules\n"), "skills/a/SKILL.md": File(b"a\n")}
 
@@ -33,7 +34,7 @@ class Bench:
 
     @classmethod
     def open(cls, folder: Path) -> Bench:
-        engine = connect(f"sqlite:///{folder / 'reef.db'}")
+        engine = connect(url_of(folder))
         artifacts = ArtifactRepository(folder / "artifacts.git")
         return cls(engine, artifacts, Controller(engine, artifacts))
 

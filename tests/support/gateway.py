@@ -95,7 +95,9 @@ def until(condition: Callable[[], Any], *, within_s: float = 10.0) -> Any:
 def service(folder: Path, *, upstream: str, auth: Auth | None = None, **sections: dict[str, Any]) -> Iterator[Service]:
     """A running gateway with its state in ``folder``."""
     upstream_section = {"url": upstream, **sections.pop("upstream_section", {})}
-    config = configuration.load(upstream=upstream_section, storage={"dir": str(folder / ".reef")}, **sections)
+    config = configuration.load(
+        upstream=upstream_section, storage={"dir": str(folder / ".reef"), **sections.pop("storage_section", {})}, **sections
+    )
     state = GatewayState.build(config, auth=auth or Auth(token=None))
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(

@@ -1,0 +1,59 @@
+"""The process that stores records for a gateway: `python -m reef.experience.keeper FD`, see :class:`reef.experience.committer.Keeper`.
+
+It reads batches from a socket, commits each, and answers. When the socket ends, because the gateway stopped or was killed, so does it.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+
+import orjson
+
+from reef.errors import StorageError
+from reef.experience import database, schema  # noqa: F401 - registers its tables
+from reef.experience.committer import SIZE, Committer, decode, frame
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the supervisor; the end of the socket is for us
+    stream = socket.socket(fileno=int(sys.argv[1]))
+    try:
+        hello = orjson.loads(receive(stream))
+        committer = Committer(database.connect(hello["url"]), redact=hello["redact"])
+        while True:
+            records = decode(receive(stream))
+            try:
+                answer: dict[str, object] = {"problems": committer.commit(records)}
+            except StorageError as error:
+                answer = {"failed": error.message}
+            stream.sendall(frame(orjson.dumps(answer)))
+    except (EOFError, ConnectionError):
+        return
+
+
+def receive(stream: socket.socket) -> bytes:
+    """The next message.
+
+    Raises:
+        EOFError: the other end is closed.
+    """
+    (size,) = SIZE.unpack(_receive(stream, SIZE.size))
+    return _receive(stream, size)
+
+
+def _receive(stream: socket.socket, size: int) -> bytes:
+    data = bytearray(size)
+    view = memoryview(data)
+    got = 0
+    while got < size:
+        count = stream.recv_into(view[got:])
+        if count == 0:
+            raise EOFError
+        got += count
+    return bytes(data)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""Notices, within 100 ms, that another process or connection committed, so that what is held in memory can be read again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+import structlog
+
+from reef.experience import database
+
+log = structlog.get_logger()
+
+POLL_S = 0.05
+LISTEN_S = 0.5
+"""How long PostgreSQL is listened to before a look whether to stop."""
+
+Refresh = Callable[[sa.Connection], None]
+"""Reads something anew. It is called in the watcher's thread, on the watcher's connection."""
+
+
+class CommitWatch:
+    """A thread that calls ``refreshers`` after commits.
+
+    Args:
+        engine: the database. SQLite: ``PRAGMA data_version`` is polled, which costs no query. PostgreSQL: LISTEN.
+        refreshers: called in order, also once at the start of the thread.
+    """
+
+    def __init__(self, engine: sa.Engine, refreshers: Sequence[Refresh]) -> None:
+        self._engine = engine
+        self._refreshers = refreshers
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="commit-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching. Blocks for a moment."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    def _watch(self) -> None:
+        complained = False
+        while not self._stop.is_set():
+            try:
+                with self._engine.connect() as connection:
+                    changed = self._postgresql(connection) if self._engine.dialect.name == "postgresql" else self._sqlite(connection)
+                    for _ in changed:
+                        self._refresh(connection)
+                        complained = False
+            except sa.exc.SQLAlchemyError as error:  # locked or full: what is known stays, and the next look may work
+                if not complained:
+                    log.error("the database cannot be watched", reason=str(error))
+                complained = True
+                self._stop.wait(1)
+
+    def _refresh(self, connection: sa.Connection) -> None:
+        for refresh in self._refreshers:
+            refresh(connection)
+        connection.rollback()  # an open transaction would go on seeing what it saw, and hold back checkpoints
+
+    def _sqlite(self, connection: sa.Connection) -> Iterator[None]:
+        """Yields at the start, and after each commit of another connection."""
+        raw: Any = connection.connection.dbapi_connection
+        seen = None
+        while not self._stop.is_set():
+            version = raw.execute("PRAGMA data_version").fetchone()
+            if version != seen:
+                yield
+                seen = version
+            self._stop.wait(POLL_S)
+
+    def _postgresql(self, connection: sa.Connection) -> Iterator[None]:
+        """The same for what :func:`reef.experience.database.announce` announces; outside a transaction, which would hold it back."""
+        connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+        raw: Any = connection.connection.dbapi_connection
+        raw.execute(f"LISTEN {database.CHANGES}")
+        yield
+        while not self._stop.is_set():
+            try:
+                if list(raw.notifies(timeout=LISTEN_S, stop_after=1)):
+                    yield
+            except self._engine.dialect.loaded_dbapi.Error as error:
+                raise sa.exc.OperationalError("LISTEN", None, error) from error

@@ -1,0 +1,35 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from tests.support import databases
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[sa.URL]:
+    """A PostgreSQL server. CI must have one; a developer's machine may do without."""
+    programs = databases.find_postgresql()
+    if programs is None:
+        problem = "PostgreSQL is not installed (Debian: apt-get install postgresql)"
+        pytest.fail(problem) if os.environ.get("CI") else pytest.skip(problem)
+    with databases.cluster(programs) as server:
+        yield server
+
+
+@pytest.fixture(params=databases.NAMES)
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database, of each kind in turn; :func:`tests.support.databases.url_of` finds it by the test's folder."""
+    if request.param == "sqlite":
+        yield databases.url_of(tmp_path)
+        return
+    with databases.fresh(request.getfixturevalue("postgresql"), f"reef-{secrets.token_hex(6)}") as url:
+        (tmp_path / databases.URL_FILE).write_text(url)
+        yield url

@@ -1,0 +1,129 @@
+"""The process that stores records: it answers only for what is on disk, and its death loses nothing that was acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+
+from reef.errors import StorageError
+from reef.experience import database, ids
+from reef.experience.committer import Keeper, decode, encode
+from reef.experience.store import ExperienceStore
+from reef.experience.writer import Writer
+from reef.types import End, Origin, Record
+
+
+def record(content: str) -> Record:
+    return Record(
+        id=ids.receipt(),
+        scenario="s",
+        session=None,
+        release=3,
+        origin=Origin.TRIAL,
+        dialect="chat",
+        upstream="u",
+        model="m",
+        end=End.TRUNCATED,
+        status=200,
+        streamed=True,
+        request={"b": 1, "messages": [{"role": "user", "content": content}], "a": [1.5, None]},
+        response={"choices": [{"message": {"role": "assistant", "content": "yes"}}]},
+        usage={},
+        started_at=1.25,
+        first_byte_ms=None,
+        duration_ms=1.0,
+        error="it broke",
+    )
+
+
+@pytest.fixture
+def engine(database_url: str) -> sa.Engine:
+    engine = database.connect(database_url)
+    database.create_tables(engine)
+    return engine
+
+
+def url(engine: sa.Engine) -> str:
+    return engine.url.render_as_string(hide_password=False)
+
+
+@pytest.mark.parametrize("content", ["plain é 🪸", "a lone surrogate \ud83e", '"quoted" \\ \x00'])
+def test_records_cross_to_it_unchanged(content: str) -> None:
+    sent = record(content)
+    assert decode(encode([sent])) == [sent]
+
+
+def test_what_it_acknowledges_is_stored(engine: sa.Engine) -> None:
+    sent = [record(str(number)) for number in range(50)]
+
+    async def run() -> None:
+        writer = Writer(engine, storing=Keeper(url(engine)))
+        writer.start()
+        await asyncio.gather(*(writer.record(item) for item in sent))
+        await writer.aclose()
+
+    asyncio.run(run())
+    store = ExperienceStore(engine)
+    for item in sent:
+        assert store.record(item.id) == item
+
+
+def test_one_bad_record_is_told_alone(engine: sa.Engine) -> None:
+    good, other = record("good"), record("other")
+
+    async def run() -> list[str]:
+        keeper = Keeper(url(engine))
+        try:
+            return await keeper.commit([good, replace(other, id=good.id), record("fine")])
+        finally:
+            await keeper.aclose()
+
+    assert [bool(problem) for problem in asyncio.run(run())] == [False, True, False]
+    assert ExperienceStore(engine).counts()["records"] == 2
+
+
+def test_when_it_is_killed_those_who_wait_are_told_and_the_next_batch_starts_it_again(engine: sa.Engine) -> None:
+    async def run() -> None:
+        keeper = Keeper(url(engine))
+        await keeper.commit([record("first")])
+        assert keeper.process is not None
+        os.kill(keeper.process.pid, signal.SIGSTOP)  # so that the batch is surely under way when it dies
+        waiting = asyncio.create_task(keeper.commit([record("lost")]))
+        await asyncio.sleep(0)
+        os.kill(keeper.process.pid, signal.SIGKILL)
+        with pytest.raises(StorageError, match="ended"):
+            await waiting
+        assert await keeper.commit([record("second")]) == [""]
+        await keeper.aclose()
+
+    asyncio.run(run())
+    assert ExperienceStore(engine).counts()["records"] == 2
+
+
+def test_batches_under_way_together_are_stored_in_their_order(engine: sa.Engine) -> None:
+    sent = [record(str(number)) for number in range(20)]
+
+    async def run() -> None:
+        keeper = Keeper(url(engine))
+        await asyncio.gather(*(keeper.commit([item]) for item in sent))
+        await keeper.aclose()
+
+    asyncio.run(run())
+    assert [item.id for item in ExperienceStore(engine).records("s")] == [item.id for item in sent]
+
+
+def test_it_ends_with_its_gateway(engine: sa.Engine) -> None:
+    async def run() -> int | None:
+        keeper = Keeper(url(engine))
+        await keeper.commit([record("first")])
+        process = keeper.process
+        assert process is not None
+        await keeper.aclose()
+        return process.poll()
+
+    assert asyncio.run(run()) == 0

@@ -1,0 +1,135 @@
+"""What real coding agents sent is accepted, recorded, given back as the same JSON, and stored once."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reef.experience import dialects as shapes
+from reef.experience.turns import canonical_turn
+from reef.types import End, Record
+from tests.support import captures, dialects
+from tests.support.gateway import Service, service
+from tests.support.upstream import FakeUpstream, upstream
+
+PASSED_ON = ("x-reef-scenario", "anthropic-version", "anthropic-beta")
+MOVING = frozenset({"openclaw.jsonl"})
+"""Runs whose histories are no prefix of each other: OpenClaw puts a user message at the end of every request and takes it away again."""
+
+SAID = ("text", "output", "arguments")
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeUpstream]:
+    with upstream(dialects.answer) as server:
+        yield server
+
+
+@pytest.fixture
+def gateway(tmp_path: Path, fake: FakeUpstream) -> Iterator[Service]:
+    with service(tmp_path, upstream=fake.url, upstream_section={"dialects": ["chat", "responses", "messages"]}) as running:
+        yield running
+
+
+def replay(gateway: Service, name: str) -> dict[str, list[Record]]:
+    """Send a capture's requests; the records of its runs."""
+    runs: dict[str, list[Record]] = defaultdict(list)
+    for item in captures.read(name):
+        headers = {header: item.headers[header] for header in PASSED_ON if header in item.headers}
+        answer = gateway.request(item.method, item.path, item.body, {**headers, "x-reef-session": item.run})
+        assert answer.status == 200
+        if item.method == "HEAD":
+            continue
+        record = gateway.record(answer)
+        assert json.dumps(record.request) == json.dumps(item.body)
+        assert record.end is End.COMPLETE
+        shown = gateway.request("GET", f"/reef/records/{record.id}").raw
+        assert json.dumps(json.loads(shown)["request"]) == json.dumps(item.body)
+        runs[item.run].append(record)
+    return runs
+
+
+def turns(record: Record) -> list[object]:
+    taken = shapes.named(record.dialect).take_prompt(record.request)
+    assert taken is not None
+    return [meaning for turn in taken[0] if (meaning := canonical_turn(turn)) is not None]
+
+
+@pytest.mark.parametrize("name", captures.files())
+def test_a_capture_is_accepted_recorded_and_given_back(gateway: Service, name: str) -> None:
+    runs = replay(gateway, name)
+    assert runs or name.startswith("gemini")
+    for run, records in runs.items():
+        assert len(gateway.store.session_records("scn-demo", run) + gateway.store.session_records("default", run)) == len(records)
+
+
+@pytest.mark.parametrize("name", [name for name in captures.files() if name not in MOVING])
+def test_a_later_request_of_a_run_adds_only_its_new_turns(gateway: Service, tmp_path: Path, name: str) -> None:
+    for records in replay(gateway, name).values():
+        tools = [record for record in records if record.request.get("tools")]  # opencode asks for a title first, without any
+        with sqlite3.connect(tmp_path / ".reef" / "reef.db") as tx:
+            for earlier, later in itertools.pairwise(tools):
+                assert turns(later)[: len(turns(earlier))] == turns(earlier)
+                shared = canonical_path(tx, earlier.id)
+                assert canonical_path(tx, later.id)[: len(shared)] == shared
+
+
+def canonical_path(tx: sqlite3.Connection, receipt: str) -> list[bytes]:
+    """The canonical ids from the first turn of a record's prompt to its last, an item of reasoning adding none."""
+    found: list[bytes] = []
+    (node,) = tx.execute("SELECT prompt FROM records WHERE id = ?", (receipt,)).fetchone()
+    while node is not None:
+        node, canonical = tx.execute("SELECT parent, canonical FROM nodes WHERE id = ?", (node,)).fetchone()
+        if not found or found[-1] != canonical:
+            found.append(canonical)
+    return found[::-1]
+
+
+@pytest.mark.parametrize("name", ["claude-code-2.1.332.jsonl", "pi-1.6.0-anthropic.jsonl", "pi-1.6.0-responses.jsonl", "codex.jsonl"])
+def test_what_a_turn_costs_stays_flat_as_a_session_grows(gateway: Service, tmp_path: Path, name: str) -> None:
+    """A captured run carried on for 40 turns as its agent would: the whole history every time, the marker on the newest turn."""
+    first, second = [item for item in captures.read(name) if item.method == "POST"][:2]
+    key = "input" if "input" in first.body else "messages"
+    history = list(second.body[key])
+    added = history[len(first.body[key]) :]
+    sizes = [stored(tmp_path)]
+    raw = 0
+    for turn in range(40):
+        body = {**second.body, key: history, "stream": False}
+        sent = gateway.request("POST", first.path, body, {"x-reef-session": "grown"})
+        assert sent.status == 200
+        assert gateway.record(sent).request == body
+        raw += len(json.dumps(body))
+        sizes.append(stored(tmp_path))
+        history = [unmarked(item) for item in history] + [numbered(item, turn) for item in added]
+    costs = [later - earlier for earlier, later in itertools.pairwise(sizes)]
+    assert sum(costs[30:40]) < 1.2 * sum(costs[10:20])
+    assert sum(costs) < raw / 10
+
+
+def stored(folder: Path) -> int:
+    """Bytes in the store's rows."""
+    with sqlite3.connect(folder / ".reef" / "reef.db") as tx:
+        blobs = tx.execute("SELECT coalesce(sum(length(data) + length(digest)), 0) FROM blobs").fetchone()[0]
+        nodes = tx.execute("SELECT coalesce(sum(length(id) + length(canonical) + length(body) + 16), 0) FROM nodes").fetchone()[0]
+        envelopes = tx.execute("SELECT coalesce(sum(length(response_envelope)), 0) FROM records").fetchone()[0]
+    return blobs + nodes + envelopes
+
+
+def unmarked(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: unmarked(item) for key, item in value.items() if key != "cache_control"}
+    return [unmarked(item) for item in value] if isinstance(value, list) else value
+
+
+def numbered(value: object, turn: int) -> object:
+    """A turn like ``value`` that was not seen before."""
+    if isinstance(value, dict):
+        return {key: f"{item} {turn}" if key in SAID and isinstance(item, str) else numbered(item, turn) for key, item in value.items()}
+    return [numbered(item, turn) for item in value] if isinstance(value, list) else value
