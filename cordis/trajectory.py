@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from reef.errors import NotFound
+from reef.experience import dialects
 from reef.experience.store import ExperienceStore
 from reef.types import JSON, End, Origin, Record, Report
 
@@ -19,6 +20,8 @@ MAX_MESSAGE_CHARS = 1_500
 MAX_FEEDBACK_CHARS = 4_000
 MAX_SESSION_CHARS = 12_000
 MAX_TOTAL_CHARS = 60_000
+_NOT_TEXT = ("tool_use", "tool_result", "thinking", "redacted_thinking")
+"""Content blocks that are told as lines of their own, or not at all."""
 MAX_REFERENCES = 200
 """Receipts of one report that are looked at, its last ones: the longest prompt is among them."""
 
@@ -102,31 +105,46 @@ def _trajectory(records: Sequence[Record], *, reports: Sequence[Report]) -> Traj
 
 
 def _messages(record: Record) -> list[Mapping[str, JSON]]:
-    request = record.request if isinstance(record.request, dict) else {}
-    messages = request.get("messages")
-    return [message for message in messages if isinstance(message, dict)] if isinstance(messages, list) else []
+    """The turns that were sent, whatever the dialect; a bare string is what a user said."""
+    parts = dialects.named(record.dialect).take_prompt(record.request)
+    turns = parts[0] if parts else ()
+    return [turn if isinstance(turn, dict) else {"role": "user", "content": turn} for turn in turns if isinstance(turn, (dict, str))]
 
 
 def _lines(message: Mapping[str, JSON]) -> list[str]:
-    """One message as lines of a transcript."""
-    role, text = str(message.get("role")), readable(message.get("content"))
+    """One turn as lines of a transcript: a chat message, a message of content blocks, or an item of the responses dialect."""
+    kind = message.get("type")
+    if kind == "function_call":
+        return [_call("assistant", message.get("name"), message.get("arguments"))]
+    if kind == "function_call_output":
+        return [f"[tool] {shorten(readable(message.get('output')), MAX_MESSAGE_CHARS)}"]
+    role, content = str(message.get("role")), message.get("content")
+    blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
+    text = readable([block for block in blocks if block.get("type") not in _NOT_TEXT] if blocks else content)
     if role in ("system", "developer"):
         return [f"[{role}] ({len(text)} characters, written by the agent from the harness)"]
     lines = [f"[{role}] {shorten(text, MAX_MESSAGE_CHARS)}"] if text else []
+    for block in blocks:
+        if block.get("type") == "tool_use":
+            lines.append(_call(role, block.get("name"), block.get("input")))
+        elif block.get("type") == "tool_result":
+            lines.append(f"[tool] {shorten(readable(block.get('content')), MAX_MESSAGE_CHARS)}")
     calls = message.get("tool_calls")
     for call in calls if isinstance(calls, list) else ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
-            lines.append(f"[{role} calls {function.get('name')}] {shorten(readable(function.get('arguments')), MAX_MESSAGE_CHARS)}")
+            lines.append(_call(role, function.get("name"), function.get("arguments")))
     return lines
+
+
+def _call(role: str, name: JSON, arguments: JSON) -> str:
+    return f"[{role} calls {name}] {shorten(readable(arguments), MAX_MESSAGE_CHARS)}"
 
 
 def _ending(record: Record) -> list[str]:
     """The answer to the last prompt, and how the exchange ended where that was not well."""
-    lines: list[str] = []
-    choices = record.response.get("choices") if isinstance(record.response, dict) else None
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict) and isinstance(choices[0].get("message"), dict):
-        lines = _lines(choices[0]["message"])
+    parts = dialects.named(record.dialect).take_answer(record.response)
+    lines = [line for turn in (parts[0] if parts else ()) if isinstance(turn, dict) for line in _lines(turn)]
     if record.end is not End.COMPLETE:
         lines.append(f"[the exchange ended: {record.end}] {shorten(record.error, 300)}")
     return lines
