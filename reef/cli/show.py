@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +12,8 @@ from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
 
-console = Console(highlight=False)
+# Into a pipe or a file a line may be long: a folded receipt could not be searched for or copied.
+console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 240)
 
 
 def _table(*columns: str) -> Table:
