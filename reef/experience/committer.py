@@ -29,6 +29,8 @@ from reef.types import End, Origin, Record
 SIZE = struct.Struct("!Q")
 """What stands before each message between a gateway and its keeper."""
 STOP_S = 30.0
+ANSWER_S = 60.0
+"""Bound on one batch; longer than the 30 s a locked SQLite is waited for."""
 
 
 class Storing(Protocol):
@@ -132,9 +134,9 @@ class Keeper:
         self._hello = {"url": url, "redact": redact}
         self.process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
-        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._waiting: deque[asyncio.Future[dict[str, Any]]] = deque()
-        self._listener: asyncio.Task[None] | None = None
+        """To a process that was started and not talked to yet."""
+        self._connection: _Connection | None = None
+        self._connecting = asyncio.Lock()
 
     def start(self) -> None:
         """Start the process now instead of with the first batch: it loads while this one does."""
@@ -147,59 +149,84 @@ class Keeper:
 
     async def commit(self, records: Sequence[Record]) -> list[str]:
         """See :meth:`Storing.commit`."""
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         try:
-            if self._streams is None:
-                await self._connect()
-            assert self._streams is not None
-            self._waiting.append(answer)
-            self._streams[1].write(frame(encode(records)))
+            async with self._connecting:  # lets batches through in their order, and one of them connects
+                connection = await self._connected()
+                answer = connection.send(encode(records))
         except OSError as error:
             raise StorageError(f"the process that stores records cannot be reached ({error})") from error
-        found = await answer
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                found = await answer
+        except TimeoutError:
+            connection.give_up()
+            raise StorageError(f"the process that stores records did not answer within {ANSWER_S:g} s") from None
         if "failed" in found:
             raise StorageError(found["failed"])
         return found["problems"]
 
     async def aclose(self) -> None:
         """End the process: it stores what it has, then sees the end of its socket."""
-        if self._streams is not None:
-            self._streams[1].close()
-        if self._listener is not None:
-            await self._listener
+        if self._connection is not None:
+            await self._connection.aclose()
         elif self._socket is not None:
             self._socket.close()
         if self.process is not None:
             await asyncio.to_thread(_reap, self.process)
-            self.process = None
 
-    async def _connect(self) -> None:
-        if self._socket is None:
-            self.start()
-        reader, writer = await asyncio.open_connection(sock=self._socket)
-        self._streams, self._socket = (reader, writer), None
-        self._listener = asyncio.create_task(self._listen(reader, writer))
+    async def _connected(self) -> _Connection:
+        if self._connection is None or self._connection.ended:
+            if self._socket is None:
+                self.start()
+            assert self.process is not None
+            reader, writer = await asyncio.open_connection(sock=self._socket)
+            self._connection, self._socket = _Connection(reader, writer, self.process), None
+        return self._connection
 
-    async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answers come in the order of the batches. At the end of the socket whoever still waits is told."""
-        problem = "it ended"
+
+class _Connection:
+    """To one process of a :class:`Keeper`, until it ends. Answers come in the order of the batches."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.ended = False
+        self._writer = writer
+        self._waiting: deque[asyncio.Future[dict[str, Any]]] = deque()
+        self._listener = asyncio.create_task(self._listen(reader))
+
+    def send(self, batch: bytes) -> asyncio.Future[dict[str, Any]]:
+        """Send a batch; the future gets its answer, or what became of the process instead."""
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(answer)
+        self._writer.write(frame(batch))
+        return answer
+
+    def give_up(self) -> None:
+        """End a process that does not answer: its batches fail, and the next one starts another."""
+        self.ended = True
+        self.process.kill()
+
+    async def aclose(self) -> None:
+        """Close it, and wait until all who waited are told."""
+        self._writer.close()
+        await self._listener
+
+    async def _listen(self, reader: asyncio.StreamReader) -> None:
+        problem = ""
         try:
             while True:
                 (size,) = SIZE.unpack(await reader.readexactly(SIZE.size))
                 found = orjson.loads(await reader.readexactly(size))
-                if not (future := self._waiting.popleft()).done():
-                    future.set_result(found)
-        except (OSError, asyncio.IncompleteReadError, ValueError) as error:
+                if not (answer := self._waiting.popleft()).done():
+                    answer.set_result(found)
+        except (OSError, EOFError, ValueError, IndexError) as error:
             problem = str(error)
-        self._streams = None
-        writer.close()
-        process, self.process = self.process, None
-        if process is not None:
-            await asyncio.to_thread(_reap, process)
-        for future in self._waiting:
-            if not future.done():
-                future.set_result({"failed": f"the process that stores records ended ({problem})"})
-        self._waiting.clear()
+        self.ended = True
+        self._writer.close()
+        for answer in self._waiting:
+            if not answer.done():
+                answer.set_result({"failed": f"the process that stores records ended ({problem})"})
+        await asyncio.to_thread(_reap, self.process)
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:

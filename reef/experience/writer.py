@@ -160,10 +160,12 @@ class Writer:
         before = self._batches[-1] if self._batches else None
         task = asyncio.create_task(self._store(batch, before))
         self._batches.append(task)
-        task.add_done_callback(self._came_back)
+        task.add_done_callback(partial(self._came_back, len(batch)))
 
-    def _came_back(self, task: asyncio.Task[None]) -> None:
+    def _came_back(self, size: int, task: asyncio.Task[None]) -> None:
         self._batches.remove(task)
+        for _ in range(size):
+            self._places.release()
         self._see_to_next()
 
     async def _store(self, batch: Sequence[_Job], before: asyncio.Task[None] | None) -> None:
@@ -201,11 +203,8 @@ class Writer:
 
     def _answer(self, job: _Job, *, result: Any = None, error: ReefError | None = None) -> None:
         """Tell a caller, once."""
-        if job.future.done():
-            if job.future.cancelled():  # it stopped waiting
-                self._places.release()
+        if job.future.done():  # told already, or it stopped waiting
             return
-        self._places.release()
         if error is None:
             job.future.set_result(result)
         else:

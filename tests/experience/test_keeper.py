@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
+import uvloop
 
 from reef.errors import StorageError
-from reef.experience import database, ids
+from reef.experience import committer, database, ids
 from reef.experience.committer import Keeper, decode, encode
 from reef.experience.store import ExperienceStore
 from reef.experience.writer import Writer
@@ -127,3 +128,51 @@ def test_it_ends_with_its_gateway(engine: sa.Engine) -> None:
         return process.poll()
 
     assert asyncio.run(run()) == 0
+
+
+def test_deaths_amid_many_batches_leave_nobody_waiting_and_what_was_acknowledged_stored(engine: sa.Engine) -> None:
+    acknowledged: list[str] = []
+
+    async def send(keeper: Keeper, count: int) -> None:
+        for _ in range(count):
+            item = record("x")
+            try:
+                assert await keeper.commit([item]) == [""]
+                acknowledged.append(item.id)
+            except StorageError:
+                pass
+
+    async def run() -> None:
+        keeper = Keeper(url(engine))
+        async with asyncio.timeout(60):
+            for _ in range(3):
+                senders = [asyncio.create_task(send(keeper, 20)) for _ in range(4)]
+                while len(acknowledged) % 80 < 5 and not all(sender.done() for sender in senders):
+                    await asyncio.sleep(0)
+                if keeper.process is not None:
+                    os.kill(keeper.process.pid, signal.SIGKILL)
+                await asyncio.gather(*senders)
+            assert await keeper.commit([record("last")]) == [""]
+            await keeper.aclose()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+    stored = {item.id for item in ExperienceStore(engine).records("s", limit=1000)}
+    assert acknowledged
+    assert set(acknowledged) <= stored
+
+
+def test_one_that_does_not_answer_is_ended_and_its_batch_fails(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        keeper = Keeper(url(engine))
+        await keeper.commit([record("first")])
+        assert keeper.process is not None
+        os.kill(keeper.process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(committer, "ANSWER_S", 0.2)
+        with pytest.raises(StorageError, match=r"did not answer"):
+            await keeper.commit([record("lost")])
+        monkeypatch.setattr(committer, "ANSWER_S", 60.0)
+        assert await keeper.commit([record("second")]) == [""]
+        await keeper.aclose()
+
+    asyncio.run(run())
