@@ -16,14 +16,15 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import orjson
 import sqlalchemy as sa
 
 from reef.errors import StorageError
-from reef.experience import database, jsontext, statements
+from reef.experience import database, jsontext, recall, statements
 from reef.experience.rows import Dismantler
+from reef.experience.threads import Thread
 from reef.types import End, Origin, Record
 
 SIZE = struct.Struct("!Q")
@@ -36,11 +37,10 @@ ANSWER_S = 60.0
 class Storing(Protocol):
     """Stores exchanges, for one event loop. Batches are stored in the order they were handed in; the next need not wait for the last."""
 
-    async def commit(self, records: Sequence[Record]) -> list[str]:
+    def commit(self, records: Sequence[Record]) -> asyncio.Future[list[str]]:
         """Store exchanges durably; one string for each: empty, or why just this one could not be stored.
 
-        Raises:
-            StorageError: nothing could be stored, for a reason that has to do with none of them.
+        The future fails with :class:`StorageError` where nothing could be stored, for a reason that has to do with none of them.
         """
         ...
 
@@ -59,8 +59,9 @@ class Committer:
 
     def __init__(self, engine: sa.Engine, *, redact: bool = True) -> None:
         self._engine = database.write(engine)
-        self._dismantler = Dismantler(redact=redact)
+        self._dismantler = Dismantler(self._recall, self._recall_opening, redact=redact)
         self._inserts = statements.inserts(engine)
+        self._reads = engine
         self._connection: sa.Connection | None = None
 
     def commit(self, records: Sequence[Record]) -> list[str]:
@@ -82,22 +83,30 @@ class Committer:
             self._connection = None
 
     def _commit(self, records: Sequence[Record]) -> None:
-        rows = self._dismantler.rows(records)
-        with self._transaction() as tx:
-            self._inserts.run(tx, rows)
-        self._dismantler.committed(rows)
+        try:
+            rows = self._dismantler.rows(records)
+            with self._transaction() as tx:
+                self._inserts.run(tx, rows)
+        except BaseException:
+            self._dismantler.forget()  # it took for stored what is not
+            self.close()
+            raise
+
+    def _recall(self, scenario: str, session: str) -> list[Thread]:
+        with self._reads.connect() as tx:
+            return recall.threads(tx, scenario, session)
+
+    def _recall_opening(self, opening: bytes) -> recall.Found | None:
+        with self._reads.connect() as tx:
+            return recall.opening(tx, opening)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sa.Connection]:
         """A transaction on a connection that stays open from batch to batch until something goes wrong with it."""
         if self._connection is None:
             self._connection = self._engine.connect()
-        try:
-            with self._connection.begin():
-                yield self._connection
-        except BaseException:
-            self.close()
-            raise
+        with self._connection.begin():
+            yield self._connection
 
 
 class InThread:
@@ -112,9 +121,9 @@ class InThread:
         self._committer = Committer(engine, redact=redact)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="committer")
 
-    async def commit(self, records: Sequence[Record]) -> list[str]:
+    def commit(self, records: Sequence[Record]) -> asyncio.Future[list[str]]:
         """See :meth:`Storing.commit`."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._committer.commit, records)
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._committer.commit, decode(encode(records)))
 
     async def aclose(self) -> None:
         """See :meth:`Storing.aclose`."""
@@ -147,23 +156,12 @@ class Keeper:
         # by this way, not by arguments or environment, which others may read: the URL may hold a password
         self._socket.sendall(frame(orjson.dumps(self._hello)))
 
-    async def commit(self, records: Sequence[Record]) -> list[str]:
+    def commit(self, records: Sequence[Record]) -> asyncio.Future[list[str]]:
         """See :meth:`Storing.commit`."""
-        try:
-            async with self._connecting:  # lets batches through in their order, and one of them connects
-                connection = await self._connected()
-                answer = connection.send(encode(records))
-        except OSError as error:
-            raise StorageError(f"the process that stores records cannot be reached ({error})") from error
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                found = await answer
-        except TimeoutError:
-            connection.give_up()
-            raise StorageError(f"the process that stores records did not answer within {ANSWER_S:g} s") from None
-        if "failed" in found:
-            raise StorageError(found["failed"])
-        return found["problems"]
+        connection = self._connection
+        if connection is not None and not connection.ended:
+            return connection.send(encode(records))
+        return asyncio.ensure_future(self._commit_first(records))
 
     async def aclose(self) -> None:
         """End the process: it stores what it has, then sees the end of its socket."""
@@ -174,59 +172,94 @@ class Keeper:
         if self.process is not None:
             await asyncio.to_thread(_reap, self.process)
 
-    async def _connected(self) -> _Connection:
-        if self._connection is None or self._connection.ended:
-            if self._socket is None:
-                self.start()
-            assert self.process is not None
-            reader, writer = await asyncio.open_connection(sock=self._socket)
-            self._connection, self._socket = _Connection(reader, writer, self.process), None
-        return self._connection
+    async def _commit_first(self, records: Sequence[Record]) -> list[str]:
+        """Store after connecting, which one of those who come now does."""
+        try:
+            async with self._connecting:
+                if self._connection is None or self._connection.ended:
+                    self._connection = await self._connect()
+        except OSError as error:
+            raise StorageError(f"the process that stores records cannot be reached ({error})") from error
+        return await self._connection.send(encode(records))
+
+    async def _connect(self) -> _Connection:
+        if self._socket is None:
+            self.start()
+        assert self.process is not None
+        sock, self._socket, process = self._socket, None, self.process
+        _, connection = await asyncio.get_running_loop().create_connection(lambda: _Connection(process), sock=sock)
+        return connection
 
 
-class _Connection:
+class _Connection(asyncio.Protocol):
     """To one process of a :class:`Keeper`, until it ends. Answers come in the order of the batches."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.process = process
         self.ended = False
-        self._writer = writer
-        self._waiting: deque[asyncio.Future[dict[str, Any]]] = deque()
-        self._listener = asyncio.create_task(self._listen(reader))
+        self._loop = asyncio.get_running_loop()
+        self._closed: asyncio.Future[None] = self._loop.create_future()
+        self._waiting: deque[asyncio.Future[list[str]]] = deque()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._buffer = b""
+        self._problem = ""
 
-    def send(self, batch: bytes) -> asyncio.Future[dict[str, Any]]:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)
+
+    def send(self, batch: bytes) -> asyncio.Future[list[str]]:
         """Send a batch; the future gets its answer, or what became of the process instead."""
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[list[str]] = self._loop.create_future()
         self._waiting.append(answer)
-        self._writer.write(frame(batch))
+        if self._alarm is None:
+            self._alarm = self._loop.call_later(ANSWER_S, self._give_up)
+        self._transport.write(frame(batch))
         return answer
 
-    def give_up(self) -> None:
-        """End a process that does not answer: its batches fail, and the next one starts another."""
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while len(self._buffer) >= SIZE.size:
+            (size,) = SIZE.unpack_from(self._buffer)
+            end = SIZE.size + size
+            if len(self._buffer) < end:
+                return
+            found, self._buffer = orjson.loads(self._buffer[SIZE.size : end]), self._buffer[end:]
+            self._answer(found)
+
+    def connection_lost(self, error: Exception | None) -> None:
         self.ended = True
-        self.process.kill()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        problem = self._problem or f"the process that stores records ended ({error or 'its socket was closed'})"
+        for answer in self._waiting:
+            if not answer.done():
+                answer.set_exception(StorageError(problem))
+        self._waiting.clear()
+        self._closed.set_result(None)
 
     async def aclose(self) -> None:
         """Close it, and wait until all who waited are told."""
-        self._writer.close()
-        await self._listener
+        self._transport.write_eof()
+        await self._closed
 
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        problem = ""
-        try:
-            while True:
-                (size,) = SIZE.unpack(await reader.readexactly(SIZE.size))
-                found = orjson.loads(await reader.readexactly(size))
-                if not (answer := self._waiting.popleft()).done():
-                    answer.set_result(found)
-        except (OSError, EOFError, ValueError, IndexError) as error:
-            problem = str(error)
+    def _answer(self, found: dict[str, Any]) -> None:
+        answer = self._waiting.popleft()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._loop.call_later(ANSWER_S, self._give_up) if self._waiting else None
+        if answer.done():  # whoever waited stopped
+            return
+        if "failed" in found:
+            answer.set_exception(StorageError(found["failed"]))
+        else:
+            answer.set_result(found["problems"])
+
+    def _give_up(self) -> None:
+        """End a process that does not answer: its batches fail, and the next one starts another."""
         self.ended = True
-        self._writer.close()
-        for answer in self._waiting:
-            if not answer.done():
-                answer.set_result({"failed": f"the process that stores records ended ({problem})"})
-        await asyncio.to_thread(_reap, self.process)
+        self._problem = f"the process that stores records did not answer within {ANSWER_S:g} s"
+        self.process.kill()
+        self._transport.abort()
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:

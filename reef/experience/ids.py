@@ -24,6 +24,11 @@ def report_id() -> str:
     return f"rep_{time.time_ns() // 1_000_000:012x}{_random_hex()}"
 
 
+def session_id() -> str:
+    """The name of a session that was found by structure, made like a receipt."""
+    return f"ses_{time.time_ns() // 1_000_000:012x}{_random_hex()}"
+
+
 def _random_hex() -> str:
     """64 random bits; drawn from the system for many ids at once, since a system call for each showed in profiles."""
     while True:

@@ -1,35 +1,38 @@
-"""One exchange taken apart into rows: turns, envelopes, and the record that points at them.
+"""One exchange taken apart into rows: what is the same for many as blobs, what is new as the record's delta.
 
 An envelope is the request or response without its turns, a placeholder standing where they were, so that the whole goes together again
-with its keys in order. The place is filled exactly where the record has a prompt (or answer) node; a body without turns is kept whole in
-its envelope. Where the turns stand is told by the record's dialect.
+with its keys in order. The place is filled exactly where turns were taken; a body without turns is kept whole in its envelope. Where the
+turns stand is told by the record's dialect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import zstandard
 
 from reef import redaction
-from reef.experience import dialects, jsontext
+from reef.experience import delta, dialects, jsontext
 from reef.experience.ids import digest
-from reef.experience.turns import ROOT, Known, Turn, grow
-from reef.types import Record
-
-Row = tuple[Any, ...]
+from reef.experience.known import Known
+from reef.experience.structure import Recall as RecallOpening
+from reef.experience.structure import Structure
+from reef.experience.threads import MAX_DEPTH, Sessions, Thread
+from reef.types import JSON, Record
 
 BLOB_COLUMNS = ("digest", "data")
-NODE_COLUMNS = ("id", "parent", "canonical", "depth", "body")
 RECORD_COLUMNS = (
-    "id", "scenario", "session", "release", "origin", "dialect", "upstream", "model", "end", "status", "streamed", "prompt", "answer",
-    "request_envelope", "response_envelope", "prompt_tokens", "completion_tokens", "started_at", "first_byte_ms", "duration_ms", "error",
+    "id", "scenario", "session", "opening", "release", "origin", "dialect", "upstream", "model", "end", "status", "streamed", "base",
+    "depth", "turns", "system", "request_envelope", "delta", "prompt_tokens", "completion_tokens", "started_at", "first_byte_ms",
+    "duration_ms", "error",
 )  # fmt: skip
+DELTA = RECORD_COLUMNS.index("delta")
+OF_THE_SYSTEM = ("system", "developer")
 
-
-RESPONSE = RECORD_COLUMNS.index("response_envelope")
+Recall = Callable[[str, str], list[Thread]]
+"""Of a scenario and a session: its threads as they are stored, the one with the newest record last."""
 
 
 @dataclass(slots=True)
@@ -38,26 +41,35 @@ class Rows:
 
     blobs: dict[bytes, bytes] = field(default_factory=dict)
     """By digest; compressed when the batch is complete."""
-    nodes: dict[bytes, Row] = field(default_factory=dict)
     records: list[list[Any]] = field(default_factory=list)
 
 
 class Dismantler:
     """Turns records into rows, leaving out what is known to be stored.
 
-    What a batch adds counts as known only after :meth:`committed`: a batch that could not be stored is forgotten.
+    A batch that could not be stored must be followed by :meth:`forget`.
 
     Args:
-        remember: how many nodes, and how many blobs, are remembered as stored.
+        recall: looks up a session that is not remembered.
+        recall_opening: looks up a session by how it began.
+        remember: how many turns, and how many blobs, are remembered as stored.
         redact: take secrets out of what is stored. Names stay those of what was sent, so that it is recognised when it comes again,
             without another look.
     """
 
-    def __init__(self, *, remember: int = 50_000, redact: bool = True) -> None:
+    def __init__(self, recall: Recall, recall_opening: RecallOpening, *, remember: int = 50_000, redact: bool = True) -> None:
+        self._recall = recall
+        self._recall_opening = recall_opening
+        self._remember = remember
         self._redact = redaction.redact if redact else bytes
         self._compressor = zstandard.ZstdCompressor(level=3)
-        self._nodes = Known(size=remember)
-        self._blobs = Known(size=remember)
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what is stored; it is looked up again."""
+        self._sessions = Sessions(turns=self._remember)
+        self._structure = Structure(self._recall_opening, remember=self._remember)
+        self._blobs: Known[bool] = Known(size=self._remember)
 
     def rows(self, records: Sequence[Record]) -> Rows:
         """Take a batch apart."""
@@ -67,35 +79,36 @@ class Dismantler:
         self._compress(rows)
         return rows
 
-    def committed(self, rows: Rows) -> None:
-        """Remember what a batch stored."""
-        for node, row in rows.nodes.items():
-            self._nodes.add(node, row[2])
-        for name in rows.blobs:
-            self._blobs.add(name, b"")
-
     def _add(self, record: Record, rows: Rows) -> None:
         request, response = record.request, record.response
-        leaf, canonical, depth = None, ROOT, 0
         dialect = dialects.named(record.dialect)
+        turns: Sequence[JSON] | None = None
+        answer: Sequence[JSON] | None = None
+        system = None
         if (prompt := dialect.take_prompt(request)) is not None:
             turns, request = prompt
-            leaf, canonical, depth, fresh = grow(turns, known=self._nodes)
-            self._add_turns(fresh, rows)
-        answer = None
+            if (led := _led_by_system(turns)) > 0:
+                system = self._add_blob(jsontext.dumps(turns[:led]), rows)
+                turns = turns[led:]
         if (answered := dialect.take_answer(response)) is not None:
-            turns, response = answered
-            answer, _, _, fresh = grow(turns, known=self._nodes, parent=leaf or ROOT, canonical=canonical, depth=depth)
-            self._add_turns(fresh, rows)
-        envelope = jsontext.dumps(request)
-        name = digest(envelope)
-        self._add_blob(name, envelope, rows)
+            answer, response = answered
+        texts = [jsontext.dumps(turn) for turn in turns or ()]
+        names = [digest(text) for text in texts]
+        said = [jsontext.dumps(turn) for turn in answer or ()]
+        session, opening = record.session, None
+        if session is None:
+            session, opening = self._structure.session(record, turns or (), names, answer or ())
+        base, depth, copied = self._place(record, session, names, said)
+        if copied:
+            inside = {place for at, _, count in copied for place in range(at, at + count)}
+            texts = [text for place, text in enumerate(texts) if place not in inside]
         usage = record.usage
         rows.records.append(
             [
                 record.id,
                 record.scenario,
-                record.session,
+                session,
+                opening,
                 record.release,
                 record.origin.value,
                 record.dialect,
@@ -104,10 +117,12 @@ class Dismantler:
                 record.end.value,
                 record.status,
                 record.streamed,
-                leaf,
-                answer,
-                name,
-                None if response is None else jsontext.dumps(response),
+                base,
+                depth,
+                None if turns is None else len(turns),
+                system,
+                self._add_blob(jsontext.dumps(request), rows),
+                delta.text(copied, texts, None if answer is None else said, jsontext.dumps(response)),
                 usage.get("prompt_tokens"),
                 usage.get("completion_tokens"),
                 record.started_at,
@@ -117,27 +132,52 @@ class Dismantler:
             ]
         )
 
+    def _place(
+        self, record: Record, session: str, names: list[bytes], said: Sequence[bytes]
+    ) -> tuple[str | None, int, Sequence[delta.Copy]]:
+        """Find a record's base among the threads of its session, and make it the newest of its thread."""
+        known = self._sessions.get(record.scenario, session)
+        if known is None:
+            known = self._sessions.new(record.scenario, session, self._recall(record.scenario, session))
+        base, depth, carried_on = None, 0, None
+        copied: Sequence[delta.Copy] = ()
+        if (nearest := known.nearest(names)) is not None:
+            thread, shared = nearest
+            if thread.depth < MAX_DEPTH:
+                base, depth = thread.receipt, thread.depth + 1
+                copied = delta.copies(names, thread.names, thread.places)
+            if 2 * shared >= len(thread.names):
+                carried_on = thread
+        names = names + [digest(text) for text in said]
+        known.add(Thread(record.id, depth=depth, names=names), after=carried_on)
+        self._sessions.grew(len(names) - (len(carried_on.names) if carried_on else 0))
+        return base, depth, copied
+
     def _clean(self, text: str) -> str:
         return self._redact(text.encode()).decode() if text else text
 
     def _compress(self, rows: Rows) -> None:
         """Compress a batch in one call: each call gives the interpreter's lock away, and to get it back may take longer than the work."""
-        answered = [row for row in rows.records if row[RESPONSE] is not None]
-        texts: list[Any] = [self._redact(text) for text in (*rows.blobs.values(), *(row[RESPONSE] for row in answered))]
+        texts: list[Any] = [self._redact(text) for text in (*rows.blobs.values(), *(row[DELTA] for row in rows.records))]
         if not texts:
             return
         compressed = self._compressor.multi_compress_to_buffer(texts)
         for place, name in enumerate(rows.blobs):
             rows.blobs[name] = compressed[place].tobytes()
-        for place, row in enumerate(answered, start=len(rows.blobs)):
-            row[RESPONSE] = compressed[place].tobytes()
+        for place, row in enumerate(rows.records, start=len(rows.blobs)):
+            row[DELTA] = compressed[place].tobytes()
 
-    def _add_turns(self, turns: list[Turn], rows: Rows) -> None:
-        for turn in turns:
-            if turn.id not in rows.nodes:
-                rows.nodes[turn.id] = (turn.id, turn.parent or None, turn.canonical, turn.depth, turn.body_digest)
-                self._add_blob(turn.body_digest, turn.body, rows)
+    def _add_blob(self, text: bytes, rows: Rows) -> bytes:
+        name = digest(text)
+        if self._blobs.get(name) is None:
+            self._blobs.add(name, True)
+            rows.blobs[name] = text
+        return name
 
-    def _add_blob(self, name: bytes, data: bytes, rows: Rows) -> None:
-        if name not in rows.blobs and self._blobs.get(name) is None:
-            rows.blobs[name] = data
+
+def _led_by_system(turns: Sequence[JSON]) -> int:
+    """How many turns of the system a prompt begins with: often long, and the same for many sessions."""
+    for place, turn in enumerate(turns):
+        if not isinstance(turn, dict) or turn.get("role") not in OF_THE_SYSTEM:
+            return place
+    return len(turns)

@@ -1,7 +1,8 @@
 """The tables of experience.
 
-``blobs`` holds bytes once each, by digest. ``nodes`` is the turn tree: a message below the message before it, so that a session of n
-turns costs O(n) although the agent resends everything with every request. ``records`` point at a prompt leaf and an answer.
+``records`` is the log. An agent sends its whole history with every request, so a record keeps only what it adds to an earlier record of its
+session, its *base*, and how to copy the rest from there: a session of n turns costs O(n) bytes. ``blobs`` holds what is the same for
+many records, by digest: the turns of the system, tools and parameters.
 """
 
 from __future__ import annotations
@@ -14,19 +15,10 @@ blobs = sa.Table(
     "blobs",
     metadata,
     sa.Column("digest", sa.LargeBinary, primary_key=True),
-    sa.Column("data", sa.LargeBinary, nullable=False),  # zstd; a raw JSON message or envelope inside
+    sa.Column("data", sa.LargeBinary, nullable=False),  # zstd; JSON inside
 )
 
-nodes = sa.Table(
-    "nodes",
-    metadata,
-    sa.Column("id", sa.LargeBinary, primary_key=True),  # BLAKE2b(parent id ‖ body digest): exact, so what was sent is given back
-    sa.Column("parent", sa.LargeBinary),
-    sa.Column("canonical", sa.LargeBinary, nullable=False),  # the same over canonical messages: equal for turns that mean the same
-    sa.Column("depth", sa.Integer, nullable=False),
-    sa.Column("body", sa.LargeBinary, nullable=False),
-    sqlite_with_rowid=False,
-)
+_FOUND = sa.text("opening IS NOT NULL")
 
 records = sa.Table(
     "records",
@@ -34,7 +26,8 @@ records = sa.Table(
     sa.Column("seq", sa.Integer, primary_key=True, autoincrement=True),  # the order of the log
     sa.Column("id", sa.Text, nullable=False, unique=True),
     sa.Column("scenario", sa.Text, nullable=False),
-    sa.Column("session", sa.Text),
+    sa.Column("session", sa.Text),  # as the client named it, else found by structure
+    sa.Column("opening", sa.LargeBinary),  # of a found session: what its first turns mean, to find it by
     sa.Column("release", sa.Integer),
     sa.Column("origin", sa.Text, nullable=False),
     sa.Column("dialect", sa.Text, nullable=False),
@@ -43,10 +36,12 @@ records = sa.Table(
     sa.Column("end", sa.Text, nullable=False),
     sa.Column("status", sa.Integer, nullable=False),
     sa.Column("streamed", sa.Boolean, nullable=False),
-    sa.Column("prompt", sa.LargeBinary),  # node of the last message sent
-    sa.Column("answer", sa.LargeBinary),  # node of the message answered, a child of `prompt`
-    sa.Column("request_envelope", sa.LargeBinary, nullable=False),  # blob: the request without its messages
-    sa.Column("response_envelope", sa.LargeBinary),  # zstd: the response without the first choice's message; no two are equal
+    sa.Column("base", sa.Text),  # the record whose turns are copied from
+    sa.Column("depth", sa.Integer, nullable=False),  # records to read below this one, base after base
+    sa.Column("turns", sa.Integer),  # of the prompt, without the system's; null where the request has none
+    sa.Column("system", sa.LargeBinary),  # blob: the leading turns of the system
+    sa.Column("request_envelope", sa.LargeBinary, nullable=False),  # blob: the request without its turns
+    sa.Column("delta", sa.LargeBinary, nullable=False),  # zstd: see `reef.experience.delta`
     sa.Column("prompt_tokens", sa.Integer),
     sa.Column("completion_tokens", sa.Integer),
     sa.Column("started_at", sa.Float, nullable=False),
@@ -54,6 +49,7 @@ records = sa.Table(
     sa.Column("duration_ms", sa.Float, nullable=False),
     sa.Column("error", sa.Text, nullable=False, default=""),
     sa.Index("records_by_session", "scenario", "session", "seq"),
+    sa.Index("records_by_opening", "opening", "seq", sqlite_where=_FOUND, postgresql_where=_FOUND),
 )
 
 reports = sa.Table(

@@ -1,6 +1,6 @@
 """SQL of the writer.
 
-The three inserts of the hot path are plain text with many rows each, run on the driver's own cursor. SQLite's driver gives the
+The inserts of the hot path are plain text with many rows each, run on the driver's own cursor. SQLite's driver gives the
 interpreter's lock away for every statement and every row of an ``executemany``; to get it back from a busy event loop takes longer than
 to insert a row.
 """
@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from reef.experience import schema
-from reef.experience.rows import BLOB_COLUMNS, NODE_COLUMNS, RECORD_COLUMNS, Rows
+from reef.experience.rows import BLOB_COLUMNS, RECORD_COLUMNS, Rows
 
 MOST_ROWS = 64
 """Rows of one statement: what load brings in a batch, and few enough for the driver to keep every size prepared."""
@@ -46,7 +46,6 @@ class Inserts:
     """The inserts of a batch."""
 
     blobs: Insert
-    nodes: Insert
     records: Insert
 
     def run(self, tx: sa.Connection, rows: Rows) -> None:
@@ -54,7 +53,6 @@ class Inserts:
         cursor = tx.connection.cursor()
         try:
             self.blobs.run(cursor, list(rows.blobs.items()))
-            self.nodes.run(cursor, list(rows.nodes.values()))
             self.records.run(cursor, rows.records)
         except tx.dialect.loaded_dbapi.OperationalError as error:
             raise sa.exc.OperationalError("INSERT", None, error) from error
@@ -64,7 +62,6 @@ def inserts(engine: sa.Engine) -> Inserts:
     """Prepare for the engine's dialect."""
     return Inserts(
         blobs=Insert(engine, schema.blobs, BLOB_COLUMNS, once=True),
-        nodes=Insert(engine, schema.nodes, NODE_COLUMNS, once=True),
         records=Insert(engine, schema.records, RECORD_COLUMNS, once=False),
     )
 

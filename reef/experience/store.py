@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
-import zstandard
-from sqlalchemy import RowMapping
 
 from reef.errors import NotFound
-from reef.experience import dialects, jsontext, reports, schema
-from reef.types import JSON, End, Origin, Record, Report
+from reef.experience import reports, schema
+from reef.experience.reader import Reader
+from reef.types import Origin, Record, Report
 
-_records, _reports, _nodes, _blobs = schema.records, schema.reports, schema.nodes, schema.blobs
+_records, _reports = schema.records, schema.reports
 
 
 class ExperienceStore:
@@ -100,7 +99,7 @@ class ExperienceStore:
 
     def counts(self) -> dict[str, int]:
         """How much there is."""
-        tables = {"records": _records, "reports": _reports, "sessions": schema.sessions, "turns": _nodes}
+        tables = {"records": _records, "reports": _reports, "sessions": schema.sessions}
         with self._engine.connect() as tx:
             return {name: tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() for name, table in tables.items()}
 
@@ -120,84 +119,7 @@ class ExperienceStore:
     def _load_records(self, query: sa.Select[Any]) -> list[Record]:
         """The records of a query in the order they were stored."""
         with self._engine.connect() as tx:
-            # from the newest, whose prompt is the longest: the others are found on its way to the root
-            rows = sorted(tx.execute(query).mappings(), key=lambda row: row["seq"], reverse=True)
-            reader = _Reader(tx)
-            return [_record(row, reader) for row in rows][::-1]
-
-
-class _Reader:
-    """Puts turns and envelopes together, reading each from the database once."""
-
-    def __init__(self, tx: sa.Connection) -> None:
-        self._tx = tx
-        self._turns: dict[bytes, tuple[bytes | None, JSON]] = {}
-        self._decompress = zstandard.ZstdDecompressor().decompress
-
-    def turns(self, leaf: bytes, *, below: bytes | None = None) -> list[JSON]:
-        """The turns from the first one, or from the one under ``below``, to ``leaf``."""
-        found = []
-        node: bytes | None = leaf
-        while node != below and node is not None:
-            if node not in self._turns:
-                self._read_up(node)
-            node, message = self._turns[node]
-            found.append(message)
-        return found[::-1]
-
-    def blob(self, name: bytes) -> JSON:
-        """A fresh copy of what a blob holds."""
-        return self.unpack(self._tx.execute(sa.select(_blobs.c.data).where(_blobs.c.digest == name)).scalar_one())
-
-    def unpack(self, data: bytes) -> JSON:
-        """The JSON in compressed bytes."""
-        return jsontext.loads(self._decompress(data))
-
-    def answer(self, leaf: bytes, *, prompt: bytes | None) -> list[JSON]:
-        """The turns answered under ``prompt``, of which ``leaf`` is the last."""
-        node: bytes | None = leaf
-        while node not in self._turns and node != prompt and node is not None:  # one or a few: not worth the whole path
-            query = sa.select(_nodes.c.parent, _blobs.c.data).where(_nodes.c.id == node, _blobs.c.digest == _nodes.c.body)
-            parent, data = self._tx.execute(query).one()
-            self._turns[node] = parent, self.unpack(data)
-            node = parent
-        return self.turns(leaf, below=prompt)
-
-    def _read_up(self, node: bytes) -> None:
-        """Read the nodes from ``node`` to the root."""
-        path = sa.select(_nodes.c.id, _nodes.c.parent, _nodes.c.body).where(_nodes.c.id == node).cte(recursive=True)
-        path = path.union_all(sa.select(_nodes.c.id, _nodes.c.parent, _nodes.c.body).where(_nodes.c.id == path.c.parent))
-        query = sa.select(path.c.id, path.c.parent, _blobs.c.data).where(_blobs.c.digest == path.c.body)
-        for name, parent, data in self._tx.execute(query):
-            if name not in self._turns:
-                self._turns[name] = parent, self.unpack(data)
-
-
-def _record(row: RowMapping, reader: _Reader) -> Record:
-    request = reader.blob(row["request_envelope"])
-    dialect = dialects.named(row["dialect"])
-    if row["prompt"] is not None:
-        dialect.put_prompt(request, reader.turns(row["prompt"]))
-    response = None if row["response_envelope"] is None else reader.unpack(row["response_envelope"])
-    if response is not None and row["answer"] is not None:
-        dialect.put_answer(response, reader.answer(row["answer"], prompt=row["prompt"]))
-    return Record(
-        id=row["id"],
-        scenario=row["scenario"],
-        session=row["session"],
-        release=row["release"],
-        origin=Origin(row["origin"]),
-        dialect=row["dialect"],
-        upstream=row["upstream"],
-        model=row["model"],
-        end=End(row["end"]),
-        status=row["status"],
-        streamed=bool(row["streamed"]),
-        request=request,
-        response=response,
-        usage=dialects.token_counts(response),
-        started_at=row["started_at"],
-        first_byte_ms=row["first_byte_ms"],
-        duration_ms=row["duration_ms"],
-        error=row["error"],
-    )
+            rows = tx.execute(query).all()
+            reader = Reader(tx)
+            reader.add(rows)
+            return [reader.record(row._mapping) for row in sorted(rows, key=lambda row: row.seq)]

@@ -1,90 +1,19 @@
-"""The turn tree: messages as nodes below the message they follow, so that what is sent again is the same node again.
+"""What turns mean, so that a turn is known again however it is sent.
 
-A node's id is a digest over its parent's id and its exact body, so a prompt can be given back as it was sent. Beside it stands a
-*canonical* id, the same chain over what the messages mean: an assistant message as it was answered and as the agent sends it back
-(``refusal: null`` gone, one text block for a string, a ``cache_control`` marker moved, the reasoning or an item's id left out) share it.
-Sessions merge, retries deduplicate and forks show by it. One canonical form serves all dialects, since a node belongs to none.
+An assistant message as it was answered and as the agent sends it back (``refusal: null`` gone, one text block for a string, a
+``cache_control`` marker moved, the reasoning or an item's id left out) have the same canonical form. One form serves all dialects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from reef.experience import jsontext
-from reef.experience.ids import digest
 from reef.types import JSON
 
-ROOT = b""
-"""The parent of a first message."""
 _TEXT_BLOCKS = frozenset({"text", "input_text", "output_text"})
 _REASONING_BLOCKS = frozenset({"thinking", "redacted_thinking", "reasoning"})
 _PASSING = frozenset({"id", "status", "reasoning", "reasoning_content", "reasoning_details"})
 """Keys of a turn itself that agents leave out when they send it back."""
-
-
-class Turn(NamedTuple):
-    """One node of the tree."""
-
-    id: bytes
-    parent: bytes
-    canonical: bytes
-    depth: int
-    """1 for a first message."""
-    body_digest: bytes
-    body: bytes
-    """The message as JSON text."""
-
-
-class Known:
-    """The most recently used node ids with their canonical ids, in bounded memory.
-
-    Two generations of a plain dict: when the young one is full it becomes the old one. Cheaper than moving entries about in an LRU
-    list for every message of every request, and as good at what it is for: a session's history stays while the session is in use.
-    """
-
-    def __init__(self, *, size: int) -> None:
-        self._size = size
-        self._young: dict[bytes, bytes] = {}
-        self._old: dict[bytes, bytes] = {}
-
-    def get(self, key: bytes) -> bytes | None:
-        """What was remembered for ``key``."""
-        value = self._young.get(key)
-        if value is None and (value := self._old.get(key)) is not None:
-            self.add(key, value)
-        return value
-
-    def add(self, key: bytes, value: bytes) -> None:
-        """Remember ``value``."""
-        if len(self._young) >= self._size:
-            self._old, self._young = self._young, {}
-        self._young[key] = value
-
-
-def grow(
-    messages: Iterable[JSON], *, known: Known, parent: bytes = ROOT, canonical: bytes = ROOT, depth: int = 0
-) -> tuple[bytes, bytes, int, list[Turn]]:
-    """Put messages one below the other, starting under ``parent``.
-
-    Returns:
-        id, canonical id and depth of the last one, and the nodes that are not in ``known``.
-    """
-    fresh = []
-    for message in messages:
-        depth += 1
-        body = jsontext.dumps(message)
-        body_digest = digest(body)
-        node = digest(parent + body_digest)
-        seen = known.get(node)
-        if seen is None:
-            if (meaning := canonical_turn(message)) is not None:
-                canonical = digest(canonical + jsontext.dumps_sorted(meaning))
-            fresh.append(Turn(node, parent, canonical, depth, body_digest, body))
-        else:
-            canonical = seen
-        parent = node
-    return parent, canonical, depth, fresh
 
 
 def canonical_turn(turn: JSON) -> JSON:

@@ -62,7 +62,7 @@ class Writer:
         self._storing = storing or InThread(engine)
         self._places = asyncio.Semaphore(max_waiting)
         self._pending: list[_Job] = []
-        self._batches: list[asyncio.Task[None]] = []
+        self._batches: list[asyncio.Future[Any]] = []
         """Under way, oldest first."""
         self._alarm: asyncio.TimerHandle | asyncio.Handle | None = None
         self._handed_over_at = 0.0
@@ -157,36 +157,57 @@ class Writer:
             return
         self._handed_over_at = time.monotonic()
         self._last_size = len(batch)
-        before = self._batches[-1] if self._batches else None
-        task = asyncio.create_task(self._store(batch, before))
-        self._batches.append(task)
-        task.add_done_callback(partial(self._came_back, len(batch)))
+        under_way: asyncio.Future[Any]
+        if all(isinstance(job.work, Record) for job in batch):  # nearly always: it needs no task
+            under_way = self._store(batch)
+        else:
+            under_way = asyncio.create_task(self._store_all(batch, self._batches[-1] if self._batches else None))
+        self._batches.append(under_way)
+        under_way.add_done_callback(partial(self._came_back, len(batch)))
 
-    def _came_back(self, size: int, task: asyncio.Task[None]) -> None:
-        self._batches.remove(task)
+    def _came_back(self, size: int, batch: asyncio.Future[Any]) -> None:
+        self._batches.remove(batch)
         for _ in range(size):
             self._places.release()
         self._see_to_next()
 
-    async def _store(self, batch: Sequence[_Job], before: asyncio.Task[None] | None) -> None:
-        """Store a batch. Whatever goes wrong, every caller is told."""
+    def _store(self, jobs: Sequence[_Job]) -> asyncio.Future[list[str]]:
+        """Store records. Whatever goes wrong, every caller is told."""
+        try:
+            stored = self._storing.commit([job.work for job in jobs if isinstance(job.work, Record)])
+        except Exception as error:  # noqa: BLE001 - told to those whose records they are
+            stored = asyncio.get_running_loop().create_future()
+            stored.set_exception(error)
+        stored.add_done_callback(partial(self._tell, jobs))
+        return stored
+
+    def _tell(self, jobs: Sequence[_Job], stored: asyncio.Future[list[str]]) -> None:
+        if (error := stored.exception()) is not None:
+            self._fail(jobs, error)
+            return
+        self.last_error = ""
+        for job, problem in zip(jobs, stored.result(), strict=True):
+            self._answer(job, error=_refusal(problem) if problem else None)
+
+    def _fail(self, jobs: Sequence[_Job], error: BaseException) -> None:
+        self.last_error = str(getattr(error, "orig", None) or error)
+        for job in jobs:
+            self._answer(job, error=_refusal(self.last_error))
+        log.error("experience not stored", jobs=len(jobs), reason=self.last_error, exc_info=error)  # last: on a full disk it may fail
+
+    async def _store_all(self, batch: Sequence[_Job], before: asyncio.Future[Any] | None) -> None:
+        """Store a batch that is not of records alone."""
         records = [job for job in batch if isinstance(job.work, Record)]
         others = [job for job in batch if not isinstance(job.work, Record)]
+        waited_for = [self._store(records)] if records else []
+        if before is not None:
+            waited_for.append(before)  # a report may quote a record of that batch
         try:
-            if records:
-                problems = await self._storing.commit([job.work for job in records if isinstance(job.work, Record)])
-                for job, problem in zip(records, problems, strict=True):
-                    self._answer(job, error=_refusal(problem) if problem else None)
-            if others:
-                if before is not None:
-                    await asyncio.wait([before])  # a report may quote a record of that batch
-                await asyncio.get_running_loop().run_in_executor(self._others, self._run_others, others)
-            self.last_error = ""
-        except Exception as error:
-            self.last_error = str(getattr(error, "orig", None) or error)
-            log.exception("experience not stored", jobs=len(batch), reason=self.last_error)
-            for job in batch:
-                self._answer(job, error=_refusal(self.last_error))
+            if waited_for:
+                await asyncio.wait(waited_for)
+            await asyncio.get_running_loop().run_in_executor(self._others, self._run_others, others)
+        except Exception as error:  # noqa: BLE001 - told to those who wait
+            self._fail(others, error)
 
     def _run_others(self, jobs: Sequence[_Job]) -> None:
         """Reports and sessions: rare, so each in a transaction of its own, and on a thread."""

@@ -73,7 +73,6 @@ def test_records_are_given_back_as_they_were(engine: sa.Engine) -> None:
         found = store.record(record.id)
         assert orjson.dumps((found.request, found.response)) == orjson.dumps((record.request, record.response))
     assert {record.id for record in store.session_records("default", "run")} == {record.id for record in sent}
-    assert store.counts()["turns"] == 7 + 4
     assert len(store.records("default", newest=True, limit=2)) == 2
 
 

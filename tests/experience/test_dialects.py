@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reef.experience import dialects
-from reef.experience.turns import Known, canonical_turn, grow
+from reef.experience import dialects, jsontext
+from reef.experience.turns import canonical_turn
 from reef.types import JSON
 from tests.experience.test_roundtrip import record, stored, text, values
 from tests.support import dialects as scripted
@@ -58,9 +58,9 @@ def test_a_record_in_a_dialect_that_is_not_known_is_given_back_all_the_same(tmp_
     assert (store.record(sent.id).request, store.record(sent.id).response) == (sent.request, sent.response)
 
 
-def canonical_ids(*histories: list[JSON]) -> set[bytes]:
-    known = Known(size=100)
-    return {grow(history, known=known)[1] for history in histories}
+def meanings(*histories: list[JSON]) -> set[bytes]:
+    """What each history means; one that means the same as another adds none."""
+    return {jsontext.dumps_sorted([meaning for turn in history if (meaning := canonical_turn(turn)) is not None]) for history in histories}
 
 
 def answered(name: str, response: JSON) -> list[JSON]:
@@ -69,7 +69,7 @@ def answered(name: str, response: JSON) -> list[JSON]:
     return list(taken[0])
 
 
-def test_a_message_and_what_the_agent_sends_back_of_it_share_their_canonical_id() -> None:
+def test_a_message_and_what_the_agent_sends_back_of_it_mean_the_same() -> None:
     thinking, said, call = scripted.message()["content"]
     user = {"role": "user", "content": [{"type": "text", "text": "hi", "cache_control": {"type": "ephemeral"}}]}
     resent = [
@@ -78,10 +78,10 @@ def test_a_message_and_what_the_agent_sends_back_of_it_share_their_canonical_id(
         [said, {**call, "cache_control": {"type": "ephemeral"}}],
     ]
     histories = [[{"role": "user", "content": "hi"}, {"content": content, "role": "assistant"}] for content in resent]
-    assert len(canonical_ids([user, *answered("messages", scripted.message())], *histories)) == 1
+    assert len(meanings([user, *answered("messages", scripted.message())], *histories)) == 1
 
 
-def test_response_items_and_what_the_agent_sends_back_of_them_share_their_canonical_id() -> None:
+def test_response_items_and_what_the_agent_sends_back_of_them_mean_the_same() -> None:
     reasoning, said, call = scripted.response()["output"]
     plain = {"role": "assistant", "content": "hello"}
     bare = {"type": "function_call", "call_id": call["call_id"], "name": call["name"], "arguments": call["arguments"]}
@@ -90,7 +90,7 @@ def test_response_items_and_what_the_agent_sends_back_of_them_share_their_canoni
         [{"role": "user", "content": [{"type": "input_text", "text": "hi"}]}, plain, bare],
         [{"type": "message", "id": "msg_x", "role": "user", "content": "hi"}, {**said, "status": "in_progress"}, bare],
     ]
-    assert len(canonical_ids(["hi", *answered("responses", scripted.response())], *histories)) == 1
+    assert len(meanings(["hi", *answered("responses", scripted.response())], *histories)) == 1
 
 
 def test_what_counts_keeps_turns_apart() -> None:

@@ -23,7 +23,7 @@ def record(content: str) -> Record:
     return Record(
         id=ids.receipt(),
         scenario="s",
-        session=None,
+        session="run",
         release=3,
         origin=Origin.TRIAL,
         dialect="chat",
@@ -94,7 +94,7 @@ def test_when_it_is_killed_those_who_wait_are_told_and_the_next_batch_starts_it_
         await keeper.commit([record("first")])
         assert keeper.process is not None
         os.kill(keeper.process.pid, signal.SIGSTOP)  # so that the batch is surely under way when it dies
-        waiting = asyncio.create_task(keeper.commit([record("lost")]))
+        waiting = keeper.commit([record("lost")])
         await asyncio.sleep(0)
         os.kill(keeper.process.pid, signal.SIGKILL)
         with pytest.raises(StorageError, match="ended"):

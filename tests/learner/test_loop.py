@@ -119,7 +119,7 @@ class House:
             "end": "complete",
             "status": 200,
         }
-        empty |= {"streamed": False, "request_envelope": b"", "started_at": 0.0, "duration_ms": 0.0, "error": ""}
+        empty |= {"streamed": False, "request_envelope": b"", "delta": b"", "depth": 0, "started_at": 0.0, "duration_ms": 0.0, "error": ""}
         with write(self.engine).begin() as transaction:
             transaction.execute(sa.insert(schema.records).values(id=name, release=release, **empty))
             transaction.execute(sa.insert(schema.report_references).values(report=report, position=0, record=name))

@@ -1,0 +1,197 @@
+"""What a session costs, where it is found again, and which session a request without one belongs to."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reef.experience import database, delta, ids, threads
+from reef.experience.committer import Committer
+from reef.experience.store import ExperienceStore
+from reef.types import JSON, End, Record
+from tests.experience.test_roundtrip import record
+
+
+def turn(text: str, role: str = "user") -> JSON:
+    return {"role": role, "content": text}
+
+
+def exchange(history: Sequence[JSON], answer: str = "yes", **changes: object) -> Record:
+    message = {"role": "assistant", "content": answer, "refusal": None}
+    response = {"id": "r", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
+    return replace(record({"model": "m", "messages": list(history)}, response), **changes)  # type: ignore[arg-type]
+
+
+class Storage:
+    """A database, and processes that store in it one after the other."""
+
+    def __init__(self, url: str) -> None:
+        self.engine = database.connect(url)
+        database.create_tables(self.engine)
+        self.store = ExperienceStore(self.engine)
+        self.restart()
+
+    def restart(self) -> None:
+        self.committer = Committer(self.engine)
+
+    def add(self, *records: Record) -> None:
+        assert self.committer.commit(records) == [""] * len(records)
+        for item in records:
+            found = self.store.record(item.id)
+            assert json.dumps([found.request, found.response]) == json.dumps([item.request, item.response])
+
+    def session(self, item: Record) -> str:
+        self.add(item)
+        found = self.store.record(item.id).session
+        assert found
+        return found
+
+
+@pytest.fixture
+def storage(database_url: str) -> Storage:
+    return Storage(database_url)
+
+
+names = st.lists(st.sampled_from([bytes([letter]) for letter in range(6)]), max_size=12)
+
+
+@given(names, names)
+def test_copies_and_what_is_left_make_the_prompt_again(prompt: list[bytes], base: list[bytes]) -> None:
+    places = {name: place for place, name in reversed(list(enumerate(base)))}
+    copies = delta.copies(prompt, base, places)
+    copied = {place for at, _, count in copies for place in range(at, at + count)}
+    added = [name for place, name in enumerate(prompt) if place not in copied]
+    assert delta.put_together(copies, added, base) == prompt
+    assert not set(added) & set(base)
+
+
+edits = st.lists(st.tuples(st.sampled_from(["grow", "answer", "drop", "rewrite", "fork", "fresh"]), st.integers(0, 9)), max_size=12)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(edits, st.booleans())
+def test_however_a_history_changes_each_request_is_given_back(tmp_path: Path, edits: list[tuple[str, int]], named: bool) -> None:
+    storage = Storage(f"sqlite:///{tmp_path / ids.receipt()}.db")
+    history: list[JSON] = [turn("be brief", "system"), turn("begin")]
+    for number, (edit, place) in enumerate(edits):
+        match edit:
+            case "grow":
+                history.append(turn(f"step {number}"))
+            case "answer":
+                history += [turn("yes", "assistant"), turn(f"tool {number}", "tool")]
+            case "drop":
+                del history[1 : 2 + place]
+            case "rewrite" if history:
+                history[place % len(history)] = turn(f"rewritten {place}")
+            case "fork":
+                history = history[: 1 + place]
+            case _:
+                history = [turn(f"fresh {place}")]
+        storage.add(exchange(history, session="run" if named else None))
+        if place == 9:
+            storage.restart()
+
+
+def grown(turns: int) -> list[Record]:
+    history: list[JSON] = [turn("be brief " * 50, "system")]
+    records = []
+    for number in range(turns):
+        history = [*history, turn(f"step {number} " + ids.receipt() * 20)]
+        records.append(exchange(history, f"done {number}", session="run"))
+        history = [*history, turn(f"done {number}", "assistant")]
+    return records
+
+
+def cost(folder: Path) -> list[int]:
+    with sqlite3.connect(folder / "reef.db") as tx:
+        return [size for (size,) in tx.execute("SELECT length(delta) FROM records ORDER BY seq")]
+
+
+def test_a_restarted_process_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
+    storage = Storage(f"sqlite:///{tmp_path / 'reef.db'}")
+    for item in grown(30):
+        storage.restart()
+        storage.add(item)
+    sizes = cost(tmp_path)
+    assert max(sizes[1:]) < 2 * min(sizes[1:])
+
+
+def test_a_long_session_is_stored_whole_again_now_and_then_and_stays_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reef.experience.rows.MAX_DEPTH", 8)
+    storage = Storage(f"sqlite:///{tmp_path / 'reef.db'}")
+    storage.add(*grown(30))
+    with sqlite3.connect(tmp_path / "reef.db") as tx:
+        assert [depth for (depth,) in tx.execute("SELECT depth FROM records ORDER BY seq")] == [number % 9 for number in range(30)]
+
+
+def test_a_session_with_many_threads_keeps_a_bound_on_what_is_remembered(storage: Storage) -> None:
+    many = [exchange([turn(f"side call {number}")], session="run") for number in range(3 * threads.MAX_THREADS)]
+    storage.add(*many)
+    storage.add(*(exchange([*item.request["messages"], turn("yes", "assistant"), turn("more")], session="run") for item in many))
+
+
+def test_a_batch_that_fails_is_not_taken_for_stored(storage: Storage) -> None:
+    first, second, *_ = grown(2)
+    bad = replace(first, scenario="s\0" if storage.engine.dialect.name == "postgresql" else None)  # type: ignore[arg-type]
+    problems = storage.committer.commit([first, bad])
+    assert problems[0] == ""
+    assert problems[1]
+    storage.add(second)
+
+
+def test_a_client_that_names_no_session_is_known_by_its_history(storage: Storage) -> None:
+    one, other = exchange([turn("begin")]), exchange([turn("something else")])
+    session = storage.session(one)
+    assert storage.session(other) != session
+    resent = {"role": "assistant", "content": [{"type": "text", "text": "yes"}]}
+    history = [turn("begin"), resent, turn("go on")]
+    assert storage.session(exchange(history)) == session
+    storage.restart()
+    assert storage.session(exchange([*history, turn("yes", "assistant"), turn("and on")])) == session
+
+
+def test_the_same_task_begun_again_is_another_session(storage: Storage) -> None:
+    runs = []
+    for _ in range(2):
+        first = storage.session(exchange([turn("begin")]))
+        assert storage.session(exchange([turn("begin"), turn("yes", "assistant"), turn("go on")])) == first
+        runs.append(first)
+        storage.restart()
+    assert runs[0] != runs[1]
+
+
+def test_a_failed_request_sent_again_is_the_same_session(storage: Storage) -> None:
+    failed = replace(exchange([turn("begin")]), end=End.UPSTREAM_ERROR, response=None)
+    session = storage.session(failed)
+    assert storage.session(replace(failed, id=ids.receipt(), started_at=failed.started_at + 5)) == session
+    assert storage.session(replace(failed, id=ids.receipt(), started_at=failed.started_at + 5000)) != session
+
+
+def test_scenarios_do_not_share_sessions(storage: Storage) -> None:
+    history = [turn("begin"), turn("yes", "assistant"), turn("go on")]
+    assert storage.session(exchange(history[:1], scenario="a")) != storage.session(exchange(history, scenario="b"))
+
+
+def test_two_processes_that_store_one_session_in_turns_do_not_store_it_twice(tmp_path: Path) -> None:
+    storage = Storage(f"sqlite:///{tmp_path / 'reef.db'}")
+    both = itertools.cycle([Committer(storage.engine), Committer(storage.engine)])
+    for item in grown(40):
+        storage.committer = next(both)
+        storage.add(item)
+    sizes = cost(tmp_path)
+    assert sum(sizes[20:]) < 4 * sum(sizes[:20])
+
+
+def test_reading_a_session_is_linear(tmp_path: Path) -> None:
+    storage = Storage(f"sqlite:///{tmp_path / 'reef.db'}")
+    records = grown(60)
+    storage.add(*records)
+    assert [item.request for item in storage.store.session_records("s", "run")] == [item.request for item in records]
