@@ -92,7 +92,7 @@ def test_reports_on_one_session_are_told_together_and_references_find_theirs(lab
     found, _ = analyse([first, again, single], store=lab.store, max_sessions=8)
     assert [(item.session, item.task, item.feedback, item.score) for item in found] == [
         ("s1", "Do it", ("No!", "Still no."), 0.0),
-        (None, "alone", (), 0.2),
+        (lab.store.record(alone.id).session, "alone", (), 0.2),
     ]
 
 
