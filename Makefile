@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint bench install clean
+.PHONY: demo test test-slow lint bench soak install clean
 .DEFAULT_GOAL := help
 
 help: ## Say what there is
@@ -33,8 +33,11 @@ test-slow: .venv/installed ## Run the finer tests, which load the machine
 lint: .venv/installed ## ruff, mypy, import-linter
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 
-bench: .venv/installed ## Measure, and write benchmarks/results
-	@$(BIN)/python benchmarks/gateway.py $(ARGS)
+bench: .venv/installed ## Measure beside the peers, and write benchmarks/results (ARGS=--quick, --full, --only=reef,bare)
+	@$(BIN)/python -m benchmarks.gateway $(ARGS)
+
+soak: .venv/installed ## 200,000 requests: does memory stay flat, is no record missing?
+	@$(BIN)/python -m benchmarks.soak $(ARGS)
 
 clean: ## Remove .venv and the demo's state
 	rm -rf .venv .demo

@@ -12,7 +12,7 @@ from cordis import edits, trajectory, workshop
 from cordis.proposer import Assignment, Earlier, Proposer
 from reef import plugins
 from reef.artifacts.tree import content_id
-from reef.errors import ConfigError, InvalidTree, PluginError
+from reef.errors import ConfigError, InvalidTree, PluginError, ProposalError
 from reef.harness.tree import validate
 from reef.learner.recipe import Attempt, Batch, Proposal, Recipe, Selection, Workbench
 from reef.types import Component, Release, Report, Tree
@@ -70,7 +70,11 @@ class CordisRecipe(Recipe):
 
     def propose(self, batch: Batch, *, parent: Release, earlier: Sequence[Attempt], bench: Workbench) -> Proposal:
         tree = bench.artifacts.read(parent.commit)
-        sessions, left_out = trajectory.analyse(batch.reports, store=bench.store, max_sessions=self._options.max_sessions)
+        sessions, left_out = trajectory.analyse(
+            batch.reports, store=bench.store, max_sessions=self._options.max_sessions, withheld=bench.withheld
+        )
+        if not sessions:
+            raise ProposalError("all reports are on sessions that held-out tasks were captured from", hint="Report on other sessions.")
         assignment = Assignment(
             purpose=_purpose(batch, earlier),
             adapter=bench.adapter,

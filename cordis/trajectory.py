@@ -1,18 +1,20 @@
 """Trajectories: short, readable accounts of the sessions that reports quote.
 
-An agent sends its whole history with every request, so the longest prompt of a session and the answer to it tell all of it. What is
-long is cut in the middle, where the least is lost: the beginning says what was tried and the end how it went.
+An agent sends its whole history with every request; told is its main thread, each turn once. Side calls (titles, checks) are left out, and
+sub-agents named only: what they found stands in the main thread. What is long is cut in the middle, where the least is lost: the beginning
+says what was tried and the end how it went.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from reef.errors import NotFound
-from reef.experience import dialects
+from reef.experience import telling
+from reef.experience.sessions import Thread, ThreadKind, threads
 from reef.experience.store import ExperienceStore
+from reef.experience.telling import Kind, Part, readable
 from reef.types import JSON, End, Origin, Record, Report
 
 MAX_TASK_CHARS = 2_000
@@ -20,8 +22,8 @@ MAX_MESSAGE_CHARS = 1_500
 MAX_FEEDBACK_CHARS = 4_000
 MAX_SESSION_CHARS = 12_000
 MAX_TOTAL_CHARS = 60_000
-_NOT_TEXT = ("tool_use", "tool_result", "thinking", "redacted_thinking")
-"""Content blocks that are told as lines of their own, or not at all."""
+MAX_AGENT_CHARS = 200
+"""Of the task of a sub-agent."""
 MAX_REFERENCES = 200
 """Receipts of one report that are looked at, its last ones: the longest prompt is among them."""
 
@@ -31,7 +33,7 @@ class Trajectory:
     """One session, as a proposer reads it."""
 
     session: str | None
-    """None for a single exchange outside any session."""
+    """None where nothing was recorded."""
     task: str
     """What the user asked first."""
     transcript: str
@@ -40,19 +42,29 @@ class Trajectory:
     """The lowest it was given."""
 
 
-def analyse(reports: Sequence[Report], *, store: ExperienceStore, max_sessions: int) -> tuple[tuple[Trajectory, ...], int]:
-    """Accounts of the sessions that ``reports`` quote, and how many were left out to stay within the bounds."""
-    records: dict[str, list[Record]] = {}
+def analyse(
+    reports: Sequence[Report], *, store: ExperienceStore, max_sessions: int, withheld: frozenset[str] = frozenset()
+) -> tuple[tuple[Trajectory, ...], int]:
+    """Accounts of the sessions that ``reports`` quote, and how many were left out to stay within the bounds.
+
+    Args:
+        withheld: sessions that tasks were made of which a proposer must not know: nothing of them is told, nor what was said of them.
+    """
+    records: dict[str, dict[str, Record]] = {}
     quoting: dict[str, list[Report]] = {}
     for report in reports:
-        for key, found in _by_session(report, store=store).items():
-            records.setdefault(key, []).extend(found)
+        sessions = _by_session(report, store=store)
+        if withheld & {report.session, *sessions}:
+            continue
+        for key, found in sessions.items():
+            records.setdefault(key, {}).update((record.id, record) for record in found)
             quoting.setdefault(key, []).append(report)
     chosen = list(records)[:max_sessions]
     trajectories: list[Trajectory] = []
     room = MAX_TOTAL_CHARS
     for key in chosen:
-        trajectory = _trajectory(records[key], reports=quoting[key])
+        in_order = sorted(records[key].values(), key=lambda record: record.started_at)
+        trajectory = _trajectory(in_order, reports=quoting[key])
         room -= len(trajectory.task) + len(trajectory.transcript) + sum(map(len, trajectory.feedback))
         if room < 0 and trajectories:
             break
@@ -61,7 +73,7 @@ def analyse(reports: Sequence[Report], *, store: ExperienceStore, max_sessions: 
 
 
 def _by_session(report: Report, *, store: ExperienceStore) -> dict[str, list[Record]]:
-    """The records a report quotes, by session; a record outside any session stands for itself.
+    """The records a report quotes, by session.
 
     Trials and proposals are no user's work: whoever quotes them by mistake must not show the evaluation's tasks to a proposer.
     """
@@ -87,67 +99,57 @@ def _quoted(report: Report, *, store: ExperienceStore) -> list[Record]:
 def _trajectory(records: Sequence[Record], *, reports: Sequence[Report]) -> Trajectory:
     scores = [report.score for report in reports if report.score is not None]
     feedback = [text for report in reports if (text := readable(report.feedback))]
-    messages: Sequence[JSON] = ()
-    lines: list[str] = []
-    # Side requests (titles, summaries) are short; the last of equally long ones is the retry that counted.
-    last = max(records, key=lambda record: len(_messages(record)), default=None)
-    if last is not None:
-        messages = _messages(last)
-        lines = [line for message in messages for line in _lines(message)] + _ending(last)
-    task = next((readable(message.get("content")) for message in messages if message.get("role") == "user"), "")
+    split = threads(records)
+    main = next((thread for thread in split if thread.kind is ThreadKind.MAIN), None)
+    lines = [] if main is None else [*_told(main), *_sub_agents(split)]
     return Trajectory(
-        session=last.session if last is not None else None,
-        task=shorten(task, MAX_TASK_CHARS) or "(not recorded)",
+        session=records[-1].session if records else None,
+        task=shorten("" if main is None else _task(main), MAX_TASK_CHARS) or "(not recorded)",
         transcript=_within(lines, MAX_SESSION_CHARS) or "(not recorded)",
         feedback=tuple(dict.fromkeys(shorten(text, MAX_FEEDBACK_CHARS) for text in feedback)),
         score=min(scores, default=None),
     )
 
 
-def _messages(record: Record) -> list[Mapping[str, JSON]]:
-    """The turns that were sent, whatever the dialect; a bare string is what a user said."""
-    parts = dialects.named(record.dialect).take_prompt(record.request)
-    turns = parts[0] if parts else ()
-    return [turn if isinstance(turn, dict) else {"role": "user", "content": turn} for turn in turns if isinstance(turn, (dict, str))]
+def _task(main: Thread) -> str:
+    """What the user said first."""
+    parts = (part for exchange in main.exchanges for turn in exchange.new for part in telling.parts(turn))
+    return next((part.text for part in parts if part.kind is Kind.USER and part.text), "")
 
 
-def _lines(message: Mapping[str, JSON]) -> list[str]:
-    """One turn as lines of a transcript: a chat message, a message of content blocks, or an item of the responses dialect."""
-    kind = message.get("type")
-    if kind == "function_call":
-        return [_call("assistant", message.get("name"), message.get("arguments"))]
-    if kind == "function_call_output":
-        return [f"[tool] {shorten(readable(message.get('output')), MAX_MESSAGE_CHARS)}"]
-    role, content = str(message.get("role")), message.get("content")
-    blocks = [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
-    text = readable([block for block in blocks if block.get("type") not in _NOT_TEXT] if blocks else content)
-    if role in ("system", "developer"):
-        return [f"[{role}] ({len(text)} characters, written by the agent from the harness)"]
-    lines = [f"[{role}] {shorten(text, MAX_MESSAGE_CHARS)}"] if text else []
-    for block in blocks:
-        if block.get("type") == "tool_use":
-            lines.append(_call(role, block.get("name"), block.get("input")))
-        elif block.get("type") == "tool_result":
-            lines.append(f"[tool] {shorten(readable(block.get('content')), MAX_MESSAGE_CHARS)}")
-    calls = message.get("tool_calls")
-    for call in calls if isinstance(calls, list) else ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict):
-            lines.append(_call(role, function.get("name"), function.get("arguments")))
+def _told(main: Thread) -> list[str]:
+    """A thread as lines. Of a prompt that was sent several times only what came of the last try is told."""
+    lines: list[str] = []
+    exchanges = main.exchanges
+    for exchange, following in zip(exchanges, [*exchanges[1:], None], strict=True):
+        if exchange.rewritten:
+            lines.append("[the history was changed here]")
+        lines += _lines([*exchange.system, *exchange.new] if exchange is exchanges[0] else exchange.new)
+        if following is None or following.retry_of is None:
+            lines += _lines(exchange.answer)
+            if exchange.record.end is not End.COMPLETE:
+                lines.append(f"[the exchange ended: {exchange.record.end}] {shorten(exchange.record.error, 300)}")
     return lines
 
 
-def _call(role: str, name: JSON, arguments: JSON) -> str:
-    return f"[{role} calls {name}] {shorten(readable(arguments), MAX_MESSAGE_CHARS)}"
+def _sub_agents(split: Sequence[Thread]) -> list[str]:
+    found = [thread for thread in split if thread.kind is ThreadKind.AGENT]
+    return [f"[a sub-agent worked on: {shorten(_task(thread), MAX_AGENT_CHARS)}] ({thread.tries} exchanges)" for thread in found]
 
 
-def _ending(record: Record) -> list[str]:
-    """The answer to the last prompt, and how the exchange ended where that was not well."""
-    parts = dialects.named(record.dialect).take_answer(record.response)
-    lines = [line for turn in (parts[0] if parts else ()) if isinstance(turn, dict) for line in _lines(turn)]
-    if record.end is not End.COMPLETE:
-        lines.append(f"[the exchange ended: {record.end}] {shorten(record.error, 300)}")
-    return lines
+def _lines(turns: Iterable[JSON]) -> list[str]:
+    """Turns as lines of a transcript. Reasoning is no part of it."""
+    parts = (part for turn in turns for part in telling.parts(turn))
+    return [_line(part) for part in parts if part.kind is not Kind.REASONING]
+
+
+def _line(part: Part) -> str:
+    if part.kind is Kind.SYSTEM:
+        return f"[system] ({len(part.text)} characters, written by the agent from the harness)"
+    text = shorten(part.text, MAX_MESSAGE_CHARS)
+    if part.kind is Kind.CALL:
+        return f"[assistant calls {part.name}] {text}"
+    return f"[{'tool' if part.kind is Kind.RESULT else part.kind}] {text}"
 
 
 def _within(lines: Sequence[str], bound: int) -> str:
@@ -168,17 +170,6 @@ def _within(lines: Sequence[str], bound: int) -> str:
         tail.append(line)
         room -= len(line) + 1
     return "\n".join([*head, f"[… {len(lines) - len(head) - len(tail)} entries left out …]", *reversed(tail)])
-
-
-def readable(value: JSON) -> str:
-    """Text as it is, a list of parts by their texts, anything else as JSON."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value.strip()
-    if isinstance(value, list) and all(isinstance(part, dict) and "type" in part for part in value):
-        return "\n".join(str(part.get("text") or f"({part['type']})") for part in value).strip()
-    return json.dumps(value, ensure_ascii=False)
 
 
 def shorten(text: str, bound: int) -> str:

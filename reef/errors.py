@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 
 class ReefError(Exception):
@@ -25,7 +26,7 @@ class ReefError(Exception):
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.hint)
 
-    def body(self) -> dict[str, dict[str, str]]:
+    def body(self) -> dict[str, dict[str, Any]]:
         """The JSON body of the HTTP answer, in the OpenAI error shape with a ``hint``."""
         return {"error": {"type": self.type, "message": self.message, "hint": self.hint}}
 
@@ -43,6 +44,28 @@ class InvalidRequest(ReefError, ValueError):
 
     status = 400
     type = "invalid_request_error"
+
+
+class Unprocessable(InvalidRequest):
+    """What the caller sent is well-formed, and something in it is not what it must be; the message names the field."""
+
+    status = 422
+
+
+class InvalidLine(Unprocessable):
+    """A line of a batch cannot be taken. Nothing of the batch is stored.
+
+    Args:
+        number: which one.
+    """
+
+    def __init__(self, number: int, message: str, *, hint: str = "") -> None:
+        super().__init__(f"line {number}: {message}", hint=hint)
+        self.number = number
+        self._told = message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return functools.partial(type(self), hint=self.hint), (self.number, self._told)
 
 
 class Unauthorized(ReefError, PermissionError):
@@ -67,6 +90,27 @@ class NotFound(ReefError, LookupError):
 
     status = 404
     type = "not_found_error"
+
+
+class Gone(NotFound):
+    """A record whose content retention dropped.
+
+    Args:
+        kept: what is still known of it; beside ``error`` in the JSON body.
+    """
+
+    status = 410
+    type = "gone_error"
+
+    def __init__(self, message: str, *, hint: str = "", kept: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.kept = dict(kept or {})
+
+    def body(self) -> dict[str, dict[str, Any]]:
+        return {**super().body(), "kept": self.kept}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return functools.partial(type(self), hint=self.hint, kept=self.kept), (self.message,)
 
 
 class MethodNotAllowed(ReefError):
@@ -166,3 +210,9 @@ class SandboxError(ReefError, OSError):
     """An episode could not be started in its sandbox."""
 
     type = "sandbox_error"
+
+
+class GraderFault(ReefError, OSError):
+    """A grader could not do its work this time, whatever the outcome it looked at: a fault of the infrastructure."""
+
+    type = "grader_fault"

@@ -11,6 +11,7 @@ from reef.errors import PluginError
 NAMESPACES = {
     "reef.adapters": "coding agents: how one is installed, configured, run and read (`reef.harness.adapter:Adapter`)",
     "reef.recipes": "methods that turn experience into candidates (`reef.learner.recipe:Recipe`)",
+    "reef.upstreams": "places answers come from (`reef.serving.upstream:Upstream`)",
     "reef.graders": "functions that score the outcome of a task (`reef.evaluation.graders:Grader`)",
     "reef.proposers": "writers of harness edits for Cordis (`cordis.proposer:Proposer`)",
 }
@@ -28,6 +29,22 @@ def _namespace(namespace: str) -> tuple[dict[str, Any], dict[str, str]]:
 
     manager: Any = ExtensionManager(namespace, on_load_failure_callback=report)
     return {extension.name: extension.plugin for extension in manager}, broken
+
+
+@functools.cache
+def _one(namespace: str, name: str) -> tuple[Any, str]:
+    """A plugin, and what went wrong with it. The others of its namespace are not loaded: some bring heavy libraries."""
+    from stevedore import NamedExtensionManager
+
+    problems: list[str] = []
+
+    def report(_manager: object, _entry_point: Any, error: BaseException) -> None:
+        problems.append(f"{type(error).__name__}: {error}")
+
+    manager: Any = NamedExtensionManager(
+        namespace, [name], on_load_failure_callback=report, on_missing_entrypoints_callback=lambda _missing: None
+    )
+    return next((extension.plugin for extension in manager), None), "".join(problems)
 
 
 def names(namespace: str) -> list[str]:
@@ -48,12 +65,12 @@ def load(namespace: str, name: str) -> Any:
     """
     if ":" in name:
         return _dotted(name)
-    loaded, failures = _namespace(namespace)
-    if name in loaded:
-        return loaded[name]
-    if name in failures:
-        raise PluginError(f"the plugin {name} of {namespace} does not load: {failures[name]}", hint="Reinstall the package it comes from.")
-    known = ", ".join(sorted(loaded)) or "none"
+    found, problem = _one(namespace, name)
+    if found is not None:
+        return found
+    if problem:
+        raise PluginError(f"the plugin {name} of {namespace} does not load: {problem}", hint="Reinstall the package it comes from.")
+    known = ", ".join(names(namespace)) or "none"
     raise PluginError(f"there is no {name} in {namespace}", hint=f"Installed: {known}.")
 
 

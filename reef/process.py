@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -9,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO, cast
 
 import structlog
 
@@ -21,6 +23,8 @@ LISTEN_FD = "REEF_LISTEN_FD"
 """An already listening TCP socket, so that a restart neither loses the port nor the connections that wait in its backlog."""
 PARENT_FD = "REEF_PARENT_FD"
 """The read end of a pipe that the supervisor never writes to: end of file means it is gone, however it went."""
+WORKER = "REEF_WORKER"
+"""The number of a gateway among those that share the listening socket; the first listens for sandboxed trials as well."""
 GATEWAY_URL = "REEF_GATEWAY_URL"
 TRIAL_TOKEN = "REEF_TRIAL_TOKEN"  # noqa: S105 - the name of a variable
 PROPOSER_TOKEN = "REEF_PROPOSER_TOKEN"  # noqa: S105
@@ -57,6 +61,18 @@ def when_parent_ends(act: Callable[[], None]) -> None:
     threading.Thread(target=wait, name="parent-watch", daemon=True).start()
 
 
+class _Unfailing:
+    """Standard error, for logging. On a full disk the log cannot be written either, and that must not fail what was to be logged."""
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+
+
 def configure_logging() -> None:
     """Structured lines on standard error, from structlog and the standard library alike."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -67,7 +83,7 @@ def configure_logging() -> None:
             structlog.processors.format_exc_info,
             structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, _Unfailing())),
     )
 
 

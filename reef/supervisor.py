@@ -1,4 +1,4 @@
-"""The processes of one `reef serve`: gateway, learner and, for the stand-in model, the rehearsal.
+"""The processes of one `reef serve`: gateways, learner and, for the stand-in model, the rehearsal.
 
 One command starts them, one Ctrl-C ends them; what dies is started again with back-off. The supervisor owns the listening socket and hands
 it down, so a gateway that restarts loses neither the port nor the connections waiting in the backlog.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.util
 import ipaddress
 import json
 import os
@@ -21,9 +22,10 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from reef import process
-from reef.config import DIALECTS, REHEARSAL, Config
+from reef import plugins, process
+from reef.config import KINDS, REHEARSAL, Config, UpstreamConfig
 from reef.errors import ConfigError, ReefError
 
 BACKOFF_FIRST_S = 0.2
@@ -42,7 +44,8 @@ class Child:
     """One process that is kept alive."""
 
     name: str
-    module: str
+    kind: str
+    """The package it runs, below ``reef``; several may run the same."""
     environment: dict[str, str]
     fds: tuple[int, ...]
     popen: subprocess.Popen[bytes] | None = None
@@ -83,7 +86,7 @@ class Supervisor:
         Raises:
             ReefError: another supervisor has the state folder, the address is taken, or nothing got ready in time.
         """
-        with self._locked(), contextlib.ExitStack() as stack:
+        with alone(self._state), contextlib.ExitStack() as stack:
             self._prepare_database()
             self._plan(stack)
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -97,24 +100,15 @@ class Supervisor:
             finally:
                 self._end()
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        with (self._run / "lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ReefError(
-                    f"another `reef serve` runs on {self._state}", hint="Stop it, or give another folder: --set storage.dir=DIR"
-                ) from None
-            yield
-
     def _prepare_database(self) -> None:
         from reef.experience import database, schema  # noqa: F401 - registers its tables
         from reef.releases import schema as _releases  # noqa: F401
 
         engine = database.connect(self._config.database_url)
-        database.create_tables(engine)
-        engine.dispose()
+        try:
+            database.create_tables(engine)
+        finally:
+            engine.dispose()
 
     def _plan(self, stack: contextlib.ExitStack) -> None:
         """Bind the sockets and decide which processes there are."""
@@ -127,25 +121,26 @@ class Supervisor:
             process.TRIAL_TOKEN: secrets.token_urlsafe(32),
             process.PROPOSER_TOKEN: secrets.token_urlsafe(32),
         }
-        if config.upstream.url == REHEARSAL:
+        if any(upstream.url == REHEARSAL for upstream in config.named_upstreams.values()):
             listener = stack.enter_context(_listen("127.0.0.1", 0))
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-            known = {"url": url, "model": config.upstream.model or REHEARSAL_MODEL, "dialects": DIALECTS}
-            config = config.model_copy(update={"upstream": config.upstream.model_copy(update=known)})
+            config = _with_rehearsal(config, url=f"http://127.0.0.1:{listener.getsockname()[1]}/v1")
             self._children.append(self._child("rehearsal", common, config, listener))
         listener = stack.enter_context(_listen(config.listen.host, config.listen.port))
         self.url = _reachable_url(config.listen.host, listener.getsockname()[1])
         common[process.GATEWAY_URL] = self.url
-        self._children.append(self._child("gateway", common, config, listener))
+        for number in range(1, config.listen.workers + 1):
+            worker = {**common, process.WORKER: str(number)}
+            self._children.append(self._child("gateway", worker, config, listener, number=number))
         self._children.append(self._child("learner", common, config, None))
 
-    def _child(self, name: str, common: dict[str, str], config: Config, listener: socket.socket | None) -> Child:
+    def _child(self, kind: str, common: dict[str, str], config: Config, listener: socket.socket | None, *, number: int = 1) -> Child:
         environment = {**common, process.CONFIG: config.model_dump_json()}
         fds = [int(common[process.PARENT_FD])]
         if listener is not None:
             environment[process.LISTEN_FD] = str(listener.fileno())
             fds.append(listener.fileno())
-        return Child(name=name, module=f"reef.{name}", environment=environment, fds=tuple(fds))
+        name = kind if number == 1 else f"{kind}-{number}"
+        return Child(name=name, kind=kind, environment=environment, fds=tuple(fds))
 
     def _start(self, child: Child) -> None:
         log = self._logs / f"{child.name}.log"
@@ -153,7 +148,7 @@ class Supervisor:
             log.replace(log.with_suffix(".log.1"))
         with log.open("ab") as output:
             child.popen = subprocess.Popen(
-                [sys.executable, "-m", child.module],
+                [sys.executable, "-m", f"reef.{child.kind}"],
                 env={**os.environ, **child.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -198,18 +193,18 @@ class Supervisor:
 
     def _end(self) -> None:
         """Stop in the order gateway, learner, rehearsal: answers under way still need what they came from."""
-        for name in ("gateway", "learner", "rehearsal"):
-            for child in self._children:
-                if child.name != name or child.popen is None:
-                    continue
-                child.popen.terminate()
+        for kind in ("gateway", "learner", "rehearsal"):
+            running = [(child, child.popen) for child in self._children if child.kind == kind and child.popen is not None]
+            for _, popen in running:
+                popen.terminate()
+            for child, popen in running:
                 try:
-                    child.last_exit = child.popen.wait(STOP_S)
+                    child.last_exit = popen.wait(STOP_S)
                 except subprocess.TimeoutExpired:
-                    self._say(f"{name} did not stop within {STOP_S:.0f} s: killed")
+                    self._say(f"{child.name} did not stop within {STOP_S:.0f} s: killed")
                     with contextlib.suppress(ProcessLookupError):
-                        os.killpg(child.popen.pid, signal.SIGKILL)
-                    child.last_exit = child.popen.wait()
+                        os.killpg(popen.pid, signal.SIGKILL)
+                    child.last_exit = popen.wait()
                 child.popen = None
         self._write_state()
         self._say("stopped")
@@ -233,21 +228,57 @@ class Supervisor:
         process.write_atomically(self._run / "processes.json", json.dumps(state, indent=1))
 
 
+@contextlib.contextmanager
+def alone(state: Path) -> Iterator[None]:
+    """Keep a state folder to oneself.
+
+    Raises:
+        ReefError: a `reef serve` has it.
+    """
+    (state / "run").mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (state / "run" / "lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ReefError(
+                f"another `reef serve` runs on {state}", hint="Stop it, or give another folder: --set storage.dir=DIR"
+            ) from None
+        yield
+
+
 def check_servable(config: Config) -> None:
     """Refuse what would be unsafe or useless to serve.
 
     Raises:
         ConfigError: no upstream, or a non-loopback address without a token.
     """
-    if not config.upstream.url:
+    if not config.named_upstreams:
         raise ConfigError("no upstream is configured", hint="Use --upstream URL --model NAME, --upstream rehearsal, or -c serve.yaml.")
     if not _is_loopback(config.listen.host) and not os.environ.get(config.auth.token_env):
         raise ConfigError(
             f"refusing to listen on {config.listen.host} without a token",
             hint=f"export {config.auth.token_env}=$(openssl rand -hex 32), or listen on 127.0.0.1.",
         )
-    if config.upstream.key_env and not os.environ.get(config.upstream.key_env):
-        raise ConfigError(f"upstream.key_env names {config.upstream.key_env}, which is not set", hint=f"export {config.upstream.key_env}=…")
+    for name, upstream in config.named_upstreams.items():
+        section = name if upstream is config.upstream else f"upstreams.{name}"
+        if upstream.key_env and not os.environ.get(upstream.key_env):
+            raise ConfigError(f"{section}.key_env names {upstream.key_env}, which is not set", hint=f"export {upstream.key_env}=…")
+        if upstream.kind not in KINDS:
+            plugins.load("reef.upstreams", upstream.kind)
+        if upstream.kind == "litellm" and importlib.util.find_spec("litellm") is None:
+            raise ConfigError(f"{section} needs LiteLLM, which is not installed", hint="pip install 'reef[litellm]'")
+
+
+def _with_rehearsal(config: Config, *, url: str) -> Config:
+    """The configuration with the stand-in model's address wherever an upstream is it."""
+
+    def filled(upstream: UpstreamConfig) -> UpstreamConfig:
+        if upstream.url != REHEARSAL:
+            return upstream
+        return upstream.model_copy(update={"url": url, "model": upstream.model or REHEARSAL_MODEL})
+
+    others = {name: filled(upstream) for name, upstream in config.upstreams.items()}
+    return config.model_copy(update={"upstream": filled(config.upstream), "upstreams": others})
 
 
 def _is_loopback(host: str) -> bool:

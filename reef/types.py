@@ -43,13 +43,19 @@ class Decision(StrEnum):
     PROMOTE = "promote"
     REJECT = "reject"
     INCONCLUSIVE = "inconclusive"
+    NO_CHANGE = "no_change"
+    """The candidate's bytes are the head's: nothing was tried, and none of the chain's error is spent."""
 
 
 class CandidateState(StrEnum):
-    """The life of a candidate. The last four are final."""
+    """The life of a candidate: proposed → judging → rejected | inconclusive | held | canary | released. The last four are final."""
 
     PROPOSED = "proposed"
     JUDGING = "judging"
+    HELD = "held"
+    """Found better, and it runs code on the user's machine or is of another kind that a person has to look at first."""
+    CANARY = "canary"
+    """Found better, and it serves a share of the sessions to see whether that is so."""
     RELEASED = "released"
     REJECTED = "rejected"
     INCONCLUSIVE = "inconclusive"
@@ -62,6 +68,16 @@ class TrialEnd(StrEnum):
     SCORED = "scored"
     HARNESS_FAULT = "harness_fault"
     INFRASTRUCTURE_FAULT = "infrastructure_fault"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTrace:
+    """The tokens of one exchange as the engine had them. A conversation is never tokenised again: that is not the identity."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """Of the completion's tokens under the policy that sampled them, natural, kept as 32-bit floats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +110,8 @@ class Record:
     first_byte_ms: float | None
     duration_ms: float
     error: str = ""
+    tokens: TokenTrace | None = None
+    """Where the recipe that learns needs them and the upstream gives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +149,15 @@ Tree = Mapping[str, File]
 
 
 @dataclass(frozen=True, slots=True)
+class Content:
+    """The bytes of one component."""
+
+    content_id: str
+    commit: str
+    """A commit in the artifact repository whose files they are."""
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """One accepted change: a link of a scenario's append-only chain."""
 
@@ -138,11 +165,13 @@ class Release:
     step: int
     """1 is the starter tree."""
     content_id: str
+    """Of the harness: what a client installs. What else the release is made of, :attr:`others` says."""
     commit: str
-    """The commit in the artifact repository."""
+    """The release's own commit in the artifact repository, with the harness's files."""
     operation: str
-    """``import``, ``train`` or ``rollback``."""
+    """``import``, ``train``, ``promote`` or ``rollback``."""
     component: Component
+    """What changed, or the first of what did."""
     recipe: str
     candidate: str | None
     summary: str
@@ -150,6 +179,13 @@ class Release:
     hash: str
     """Digest over every other field and the hash of the release before."""
     created_at: float
+    others: Mapping[str, Content] = field(default_factory=dict, hash=False)
+    """The components beside the harness, by name: those that a release names move and come back together."""
+
+    @property
+    def components(self) -> dict[str, Content]:
+        """All that it is made of, by component."""
+        return {Component.HARNESS.value: Content(self.content_id, self.commit), **self.others}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +208,60 @@ class Candidate:
     reports: tuple[str, ...]
     """The reports that caused it."""
     created_at: float
+    companions: Mapping[str, Content] = field(default_factory=dict, hash=False)
+    """Other components that change with it, by name."""
+    dropped_at: float | None = None
+    """When `reef gc` let go of its bytes."""
+
+    @property
+    def components(self) -> dict[str, Content]:
+        """All that it changes, by component."""
+        return {self.component.value: Content(self.content_id, self.commit), **self.companions}
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """The container a task's agent and checks run in: an image, or a folder to build one from."""
+
+    image: str = ""
+    build: str = ""
+    """An absolute path; its Dockerfile is built once."""
+    why: str = ""
+    """What the sandbox alone cannot give."""
+    network: bool = False
+    """Whether there is a network beside the gateway."""
+    cpus: float | None = None
+    memory_mb: int | None = None
+    env: tuple[tuple[str, str], ...] = ()
+    build_timeout_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What a task needs around its workspace. Nothing of it is the harness's doing: where it fails, the infrastructure failed."""
+
+    command: tuple[str, ...] = ()
+    """Run in the workspace, in the sandbox, before the agent; empty: nothing."""
+    timeout_s: float = 60.0
+    workdir: str = ""
+    """An absolute path at which the workspace is to be found as well; needs a sandbox that isolates."""
+    run_timeout_s: float | None = None
+    """Bound on the agent's run; None: the service's."""
+    container: Container | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An outcome whose grade is known, to check a grader with."""
+
+    good: bool
+    answer: str = ""
+    files: Mapping[str, str | File] = field(default_factory=dict)
+    """Left in the workspace, over the task's own."""
+    command: tuple[str, ...] = ()
+    """Run in the workspace instead of the agent."""
+    folders: Mapping[str, str] = field(default_factory=dict)
+    """Folders that the command sees, by their absolute path inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +273,21 @@ class Task:
     grader: str
     """Name in ``reef.graders``."""
     grader_options: Mapping[str, JSON] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-    """Text files laid into the workspace before the run."""
+    files: Mapping[str, str | File] = field(default_factory=dict)
+    """Laid into the workspace before the run; a text stands for a file that is not executable."""
     tags: tuple[str, ...] = ()
     protected: bool = False
     """A regression on this task alone rejects a candidate."""
+    weight: float = 1.0
+    """How often it is drawn, beside the others."""
+    group: str = ""
+    """Related tasks share one, and with it their split; empty: the task is alone."""
+    split: str = "search"
+    """``search``, ``heldout`` or ``sealed``; see :mod:`reef.evaluation.splits`."""
+    setup: Setup = Setup()
+    examples: tuple[Example, ...] = ()
+    outcome: Mapping[str, JSON] = field(default_factory=dict)
+    """Of a task captured from traffic: the session it comes from, and what was reported on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +305,18 @@ class Trial:
     detail: str
     session: str
     duration_s: float
+    stage: str = "confirm"
+    """What it was run for: ``screen``, ``confirm`` or ``guard`` (:mod:`reef.evaluation.gate`); ``unused`` where the gate decided before."""
+    attempt: int = 0
+    """Counts the pair's reruns after faults of the infrastructure; only the last one decides."""
+    cached: bool = False
+    """A run of the head for an earlier candidate, taken again; it cost nothing this time."""
+    setting: str = ""
+    """Digest of the task, the model and the adapter with its version: runs with the same bytes and setting are alike."""
+    tokens: int = 0
+    """In and out, as the records of its session count them."""
+    cost: float = 0.0
+    """Money, by the configured prices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,3 +339,11 @@ class Verdict:
     """The error share this candidate could spend."""
     seconds: float
     trials: tuple[Trial, ...] = ()
+    """All that were run, those that decided nothing included."""
+    smallest_effect: float | None = None
+    """What the budget would have found with a chance of 80 %; None where not even the largest."""
+    tokens: int = 0
+    cost: float = 0.0
+    terms: Mapping[str, JSON] = field(default_factory=dict)
+    """What was to be decided and how: with the trials, all that is needed to reach the verdict again
+    (:mod:`reef.evaluation.verdicts`)."""

@@ -1,20 +1,23 @@
--- Chat requests of 3.4 kB; each ends in a user message that no other has, so that nothing can be answered or stored from before.
-local stream, run = "false", "0"
-local system = string.rep("You are a careful coding agent. ", 53)
-local user = string.rep("Please look at this file and mend it. ", 41)
+-- wrk: the request in the file of the first argument, each time with another number where @@NUMBER@@ stands; then "name: value" headers.
+local before, after = "", ""
 local counter = 0
-local headers = { ["content-type"] = "application/json", ["x-reef-scenario"] = "default", ["x-reef-session"] = "bench" }
+local headers = { ["content-type"] = "application/json" }
 
 function init(args)
-  stream, run = args[1], args[2]
-  headers["authorization"] = "Bearer " .. args[3]
+  local file = assert(io.open(args[1], "rb"))
+  local template = file:read("*a")
+  file:close()
+  local from, to = template:find("@@NUMBER@@", 1, true)
+  before, after = template:sub(1, from - 1), template:sub(to + 1)
+  for index = 2, #args do
+    local name, value = args[index]:match("^([^:]+): (.*)$")
+    headers[name] = value
+  end
 end
 
 function request()
   counter = counter + 1
-  local body = '{"model": "m", "messages": [{"role": "system", "content": "' .. system
-    .. '"}, {"role": "user", "content": "' .. run .. "/" .. counter .. " " .. user .. '"}], "stream": ' .. stream .. "}"
-  return wrk.format("POST", "/v1/chat/completions", headers, body)
+  return wrk.format("POST", "/v1/chat/completions", headers, before .. counter .. after)
 end
 
 function done(summary, latency, _)

@@ -76,6 +76,15 @@ class Installation:
     def latest(self):
         return read_json(self.folder / "latest.json")
 
+    @property
+    def client(self):
+        """A name for this installation, made once: it may be pinned to a release."""
+        file = self.home / "client.json"
+        if "id" not in read_json(file):
+            with contextlib.suppress(OSError):
+                write_json(file, {"id": "client-" + secrets.token_hex(6)})
+        return str(read_json(file).get("id", ""))
+
     def token(self):
         if os.environ.get("REEF_TOKEN"):
             return os.environ["REEF_TOKEN"]
@@ -166,7 +175,7 @@ def within_bound(function):
 
 def pull(installation, *, step=None, pinned=False):
     """Fetch a release into a folder of its own, then make it the current one."""
-    query = {"adapter": installation.config["adapter"]}
+    query = {"adapter": installation.config["adapter"], "client": installation.client}
     if step is not None:
         query["version"] = str(step)
     release = call(installation, "/reef/harness", **query)
@@ -240,7 +249,7 @@ def offer_update(installation, current):
     if mode == "never" or current.get("pinned"):
         return current
     have = current["content_id"]
-    ask = {"adapter": installation.config["adapter"], "have": have}
+    ask = {"adapter": installation.config["adapter"], "have": have, "client": installation.client}
     head = within_bound(lambda: call(installation, "/reef/harness/head", timeout_s=LAUNCH_BOUND_S, **ask))
     if not head or not head.get("step") or head.get("content_id") == have:
         return current
@@ -339,14 +348,15 @@ def status(installation, arguments):
     argparse.ArgumentParser(prog=installation.name + " status", description="What is installed and released.").parse_args(arguments)
     config, current, latest = installation.config, installation.current, installation.latest
     try:
-        head = call(installation, "/reef/harness/head", timeout_s=3, adapter=config["adapter"])
+        head = call(installation, "/reef/harness/head", timeout_s=3, adapter=config["adapter"], client=installation.client)
         released = f"{head['step']}  {head.get('summary') or ''}".rstrip()
     except Failure as error:
         released = f"unknown: {error}"
     pinned = f" (stays until `{installation.name} update`)" if current.get("pinned") else ""
     ran = "{session}, release {release}".format(**latest) if latest else "nothing yet"
     print(f"gateway    {config['url']}\nscenario   {installation.scenario}\nagent      {config['adapter']} {config['version']}")
-    print(f"installed  {current.get('step', 'nothing yet')}{pinned}\nreleased   {released}\nlatest run {ran}")
+    print(f"client     {installation.client}\ninstalled  {current.get('step', 'nothing yet')}{pinned}")
+    print(f"released   {released}\nlatest run {ran}")
 
 
 def update(installation, arguments):

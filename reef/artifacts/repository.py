@@ -16,15 +16,17 @@ from types import MappingProxyType
 
 import git
 
+from reef.artifacts import lfs
 from reef.artifacts.objects import ObjectSet
 from reef.artifacts.tree import check_paths, content_id
 from reef.artifacts.worktree import open_worktree, prune_worktrees
 from reef.errors import Conflict, InvalidRequest, InvalidTree, NotFound, StorageError
-from reef.types import File, Tree
+from reef.types import Tree
 
 GIT_TIMEOUT_S = 60.0
 CACHED_BYTES = 64 << 20
 """Of trees that were read; the last one stays whatever its size."""
+KNOWN_ROOTS = 1000
 NO_COMMIT = "0" * 40
 """As the ``old`` of :meth:`ArtifactRepository.set_ref`: the ref must not exist yet."""
 
@@ -58,7 +60,10 @@ class ArtifactRepository:
             _create(self.path)
         self.git = git.Repo(self.path)
         self.git.git.update_environment(**_environment(self.path))
+        self.large = lfs.LargeFiles(self.path)
         self._trees: OrderedDict[str, Tree] = OrderedDict()
+        self._cached_bytes = 0
+        self._roots: OrderedDict[str, str] = OrderedDict()  # the id of a commit's root tree
         self._lock = threading.Lock()
 
     def commit(
@@ -80,23 +85,61 @@ class ArtifactRepository:
             at: Unix seconds; now by default.
 
         Raises:
-            InvalidTree: a path that may not be stored.
+            InvalidTree: a path that may not be stored, or a large file that is not in :attr:`large`.
             StorageError: git could not write.
         """
         check_paths(tree)
+        self.large.check(tree)
+        objects = ObjectSet()
+        root = objects.add_tree(lfs.with_attributes(tree))
+        trailers = {**(trailers or {}), "Reef-Content-Id": content_id(tree)}
+        commit = self._write(objects, root, parents=parents, message=message, trailers=trailers, at=at)
+        self._remember(commit, MappingProxyType(dict(tree)))  # whoever wrote it is about to read it
+        return commit
+
+    def recommit(
+        self, commit: str, *, parents: Sequence[str], message: str, trailers: Mapping[str, object], at: float | None = None
+    ) -> str:
+        """Store the files of a commit as another one, with other parents: costs the same however many they are."""
+        other = self._write(ObjectSet(), self._root(commit), parents=parents, message=message, trailers=trailers, at=at)
+        with self._lock:
+            tree = self._trees.get(commit)
+        if tree is not None:
+            self._remember(other, tree)
+        return other
+
+    def _write(
+        self,
+        objects: ObjectSet,
+        root: str,
+        *,
+        parents: Sequence[str],
+        message: str,
+        trailers: Mapping[str, object],
+        at: float | None,
+    ) -> str:
         for parent in parents:
             _check_commit(parent)
-        objects = ObjectSet()
-        root = objects.add_tree(tree)
-        commit = objects.add_commit(
-            tree=root,
-            parents=parents,
-            message=message,
-            trailers={**(trailers or {}), "Reef-Content-Id": content_id(tree)},
-            at=time.time() if at is None else at,
-        )
+        moment = time.time() if at is None else at
+        commit = objects.add_commit(tree=root, parents=parents, message=message, trailers=trailers, at=moment)
         self.run("unpack-objects", "-q", "--strict", stdin=objects.pack())
+        self._note_root(commit, root)
         return commit
+
+    def _root(self, commit: str) -> str:
+        _check_commit(commit)
+        with self._lock:
+            known = self._roots.get(commit)
+        if known is None:
+            known = self.run("rev-parse", "--verify", f"{commit}^{{tree}}").decode().strip()
+            self._note_root(commit, known)
+        return known
+
+    def _note_root(self, commit: str, root: str) -> None:
+        with self._lock:
+            self._roots[commit] = root
+            while len(self._roots) > KNOWN_ROOTS:
+                self._roots.popitem(last=False)
 
     def read(self, commit: str) -> Tree:
         """The files of a commit; kept in memory for the next reader, since a commit never changes.
@@ -111,11 +154,17 @@ class ArtifactRepository:
                 self._trees.move_to_end(commit)
                 return self._trees[commit]
         tree = self._read(commit)
-        with self._lock:
-            self._trees[commit] = tree
-            while len(self._trees) > 1 and sum(map(_size_bytes, self._trees.values())) > CACHED_BYTES:
-                self._trees.popitem(last=False)
+        self._remember(commit, tree)
         return tree
+
+    def _remember(self, commit: str, tree: Tree) -> None:
+        size_bytes = _size_bytes(tree)
+        with self._lock:
+            if commit not in self._trees:
+                self._trees[commit] = tree
+                self._cached_bytes += size_bytes
+            while len(self._trees) > 1 and self._cached_bytes > CACHED_BYTES:
+                self._cached_bytes -= _size_bytes(self._trees.popitem(last=False)[1])
 
     def diff(self, old: str, new: str) -> str:
         """What ``git diff OLD NEW`` prints, without colours."""
@@ -162,6 +211,18 @@ class ArtifactRepository:
             _check_commit(commit)
         # NUL-terminated fields of `update-ref --stdin -z`; an empty old value means "whatever it is".
         commands = "".join(f"update {full_ref(name)}\0{new}\0{expected.get(name, '')}\0" for name, new in targets.items())
+        self._update_refs(commands)
+
+    def delete_refs(self, refs: Mapping[str, str]) -> None:
+        """Delete refs, each where it is at the commit given; all of them or none.
+
+        Raises:
+            Conflict: one of them is elsewhere.
+        """
+        commands = "".join(f"delete {full_ref(name)}\0{commit}\0" for name, commit in refs.items())
+        self._update_refs(commands)
+
+    def _update_refs(self, commands: str) -> None:
         try:
             self.run("update-ref", "--stdin", "-z", stdin=commands.encode())
         except StorageError as error:
@@ -197,7 +258,11 @@ class ArtifactRepository:
                     removed.append(f"ref lock {lock.relative_to(self.path)}")
         return removed
 
-    def run(self, *arguments: str, stdin: bytes | None = None) -> bytes:
+    def command(self, *arguments: str) -> list[str]:
+        """A git command line for this repository; its environment is that of :attr:`git`."""
+        return _command(*arguments)
+
+    def run(self, *arguments: str, stdin: bytes | None = None, timeout_s: float = GIT_TIMEOUT_S) -> bytes:
         """Run one git command in the repository, isolated and bounded in time; return what it printed.
 
         Raises:
@@ -212,7 +277,7 @@ class ArtifactRepository:
                     istream=given,
                     stdout_as_string=False,
                     strip_newline_in_stdout=False,
-                    kill_after_timeout=GIT_TIMEOUT_S,
+                    kill_after_timeout=timeout_s,
                 )
             except git.GitCommandNotFound as error:
                 raise StorageError("git is not installed", hint="Install git (Debian: apt-get install git).") from error
@@ -237,7 +302,7 @@ class ArtifactRepository:
                 )
             entries.append((path.decode(), mode == "100755", blob))
         blobs = self._blobs([blob for _, _, blob in entries])
-        return MappingProxyType({path: File(blobs[blob], executable) for path, executable, blob in entries})
+        return lfs.without_attributes({path: lfs.file_of(blobs[blob], executable=executable) for path, executable, blob in entries})
 
     def _blobs(self, identifiers: Sequence[str]) -> dict[str, bytes]:
         """The bytes of blobs, from one ``git cat-file``: a header line, the bytes, a newline, for each."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from reef.errors import InvalidTree
 from reef.types import File, Tree
@@ -12,12 +13,25 @@ MAX_PATH_BYTES = 1024
 MAX_NAME_BYTES = 255
 
 
+@dataclass(frozen=True, slots=True)
+class LargeFile(File):
+    """A file whose bytes are kept beside git. ``data`` is the pointer that git has in their place."""
+
+    sha256: str = ""
+    size_bytes: int = 0
+
+
+def sha256_of(file: File) -> str:
+    """Hex SHA-256 of a file's bytes, wherever they are."""
+    return file.sha256 if isinstance(file, LargeFile) else hashlib.sha256(file.data).hexdigest()
+
+
 def content_id(tree: Tree) -> str:
     """Identity of a tree's bytes: hex SHA-256 over its sorted (path, mode, SHA-256 of the bytes). Independent of git and of history."""
     digest = hashlib.sha256()
     for path in sorted(tree, key=str.encode):
         file = tree[path]
-        digest.update(f"{path}\0{file.mode}\0{hashlib.sha256(file.data).hexdigest()}\n".encode())
+        digest.update(f"{path}\0{file.mode}\0{sha256_of(file)}\n".encode())
     return digest.hexdigest()
 
 

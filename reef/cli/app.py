@@ -9,8 +9,15 @@ from typing import Annotated, Any
 import typer
 
 from reef import __version__
+from reef.cli.migrate import migrate
 from reef.cli.options import DEFAULT_URL, Scenario, Url
+from reef.cli.releases import audit, gc, promote, reject, release_app
+from reef.cli.retention import retention
+from reef.cli.sessions import sessions_app
+from reef.cli.tasks import tasks_app
 from reef.cli.tokens import tokens_app
+from reef.cli.transfer import export_lines, import_lines
+from reef.cli.verdict import verdict_app
 from reef.errors import ReefError
 
 app = typer.Typer(
@@ -22,6 +29,18 @@ app = typer.Typer(
 records_app = typer.Typer(no_args_is_help=True, help="Recorded exchanges.")
 app.add_typer(records_app, name="records")
 app.add_typer(tokens_app, name="token")
+app.add_typer(sessions_app, name="sessions")
+app.add_typer(tasks_app, name="tasks")
+app.add_typer(verdict_app, name="verdict")
+app.add_typer(release_app, name="release")
+app.command("promote")(promote)
+app.command("reject")(reject)
+app.command("audit")(audit)
+app.command("gc")(gc)
+app.command("migrate")(migrate)
+app.command("retention")(retention)
+app.command("import")(import_lines)
+app.command("export")(export_lines)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shutil
@@ -32,11 +33,19 @@ def examine() -> Iterator[Finding]:
     yield _tool("npm", "--version", needed=True, why="installs coding agents", remedy=_package("npm"))
     yield _node()
     yield _sandbox()
+    yield _docker()
     for namespace in plugins.NAMESPACES:
         for name, problem in plugins.broken(namespace).items():
             yield Finding(f"plugin {name} of {namespace}", "missing", problem, "Reinstall the package it comes from.")
     adapters = ", ".join(plugins.names("reef.adapters")) or "none"
     yield Finding("coding agents", "ok" if adapters != "none" else "missing", adapters, "" if adapters != "none" else "pip install -e .")
+    litellm = importlib.util.find_spec("litellm") is not None
+    yield Finding(
+        "litellm",
+        "ok" if litellm else "optional",
+        "translates between dialects and providers" if litellm else "not found: dialects an upstream does not speak are refused",
+        "" if litellm else "pip install 'reef[litellm]'",
+    )
     token = os.environ.get("REEF_TOKEN")
     yield Finding(
         "REEF_TOKEN", "ok" if token else "optional", "set" if token else "not set: the gateway serves loopback only, open to this machine"
@@ -83,6 +92,15 @@ def _sandbox() -> Finding:
         return Finding("bubblewrap", "ok", "trials run without network and see only their own folder")
     remedy = _package("bubblewrap") if sys.platform == "linux" else ""
     return Finding("bubblewrap", "optional", f"{problem}: trials run as plain processes, with your rights", remedy)
+
+
+def _docker() -> Finding:
+    from reef.harness.docker import problem
+
+    found = problem()
+    if not found:
+        return Finding("docker", "ok", "tasks that need a container run in one")
+    return Finding("docker", "optional", f"{found}: only tasks that need a container do", "Install Docker and start it.")
 
 
 def _package(name: str) -> str:

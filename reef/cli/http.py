@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
 
 from reef.errors import ReefError
 
 TIMEOUT_S = 30.0
+PART_BYTES = 256 * 1024
 
 
 class Answered(ReefError):
@@ -27,6 +30,26 @@ def call(url: str, path: str, *, body: Any = None) -> Any:
     return json.loads(_fetch(url, path, body=body, headers={}))
 
 
+def send(url: str, path: str, data: bytes, *, content_type: str, headers: dict[str, str]) -> Any:
+    """POST bytes, and return the parsed JSON."""
+    with _open(url, path, data=data, headers={**headers, "content-type": content_type}) as response:
+        return json.loads(response.read())
+
+
+def fetch_parts(url: str, path: str) -> Iterator[bytes]:
+    """GET ``path`` piece by piece.
+
+    Raises:
+        ReefError: also where the answer ends before it is whole.
+    """
+    try:
+        with _open(url, path, data=None, headers={}) as response:
+            while part := response.read(PART_BYTES):
+                yield part
+    except (http.client.HTTPException, OSError) as error:
+        raise ReefError(f"the answer of {url} broke off: {error}", hint="Try it again; the gateway's log says what went wrong.") from None
+
+
 def fetch_text(url: str, path: str, *, scenario: str) -> str:
     """GET ``path`` of a scenario as text."""
     return _fetch(url, path, body=None, headers={"x-reef-scenario": scenario}).decode()
@@ -39,18 +62,23 @@ def query(**parameters: Any) -> str:
 
 
 def _fetch(url: str, path: str, *, body: Any, headers: dict[str, str]) -> bytes:
+    if body is None:
+        data = None
+    else:
+        data, headers = json.dumps(body).encode(), {**headers, "content-type": "application/json"}
+    with _open(url, path, data=data, headers=headers) as response:
+        return bytes(response.read())
+
+
+def _open(url: str, path: str, *, data: bytes | None, headers: dict[str, str]) -> Any:
     if not url.startswith(("http://", "https://")):
         raise ReefError(f"{url} is not an address", hint="--url wants http://HOST:PORT")
-    request = urllib.request.Request(url.rstrip("/") + urllib.parse.quote(path, safe="/?=&%:"), headers=headers)  # noqa: S310 - checked above
+    request = urllib.request.Request(url.rstrip("/") + urllib.parse.quote(path, safe="/?=&%:"), data, headers)  # noqa: S310 - checked above
     token = os.environ.get("REEF_TOKEN")
     if token:
         request.add_header("authorization", f"Bearer {token}")
-    if body is not None:
-        request.data = json.dumps(body).encode()
-        request.add_header("content-type", "application/json")
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310
-            return bytes(response.read())
+        return urllib.request.urlopen(request, timeout=TIMEOUT_S)  # noqa: S310
     except urllib.error.HTTPError as error:
         raise _explain(error) from None
     except OSError as error:

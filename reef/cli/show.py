@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.syntax import Syntax
 from rich.table import Table
+
+if TYPE_CHECKING:  # it loads SQLAlchemy
+    from reef.experience.retention import Outcome
 
 # Into a pipe or a file a line may be long: a folded receipt could not be searched for or copied.
 console = Console(highlight=False, width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 240)
@@ -34,13 +38,49 @@ def show_status(status: dict[str, Any]) -> None:
     for name, info in status.get("processes", {}).items():
         processes.add_row(name, str(info["pid"] or "down"), str(info["restarts"]), _dash(info["last_exit"]), info["log"])
     console.print(processes)
-    for name in ("upstream", "learner", "counts", "writer"):
+    for name in ("upstream", "learner", "retention", "counts", "writer"):
         if status.get(name):
             console.print(f"[bold]{name}[/bold]  " + "  ".join(f"{key} {escape(_dash(value))}" for key, value in status[name].items()))
-    scenarios = _table("scenario", "head")
+    scenarios = _table("scenario", "head", "records", "hold", "may hold", "days", "dropped", "of those never learned from")
+    held = status.get("held", {})
     for name, head in sorted(status.get("scenarios", {}).items()):
-        scenarios.add_row(name, str(head))
+        its = held.get(name, {})
+        lost = its.get("dropped_waiting", 0) + its.get("dropped_unreported", 0)
+        scenarios.add_row(
+            name,
+            str(head),
+            _dash(its.get("records")),
+            _size(its.get("bytes")),
+            _size(its.get("max_bytes")),
+            _dash(its.get("max_age_days")),
+            _dash(its.get("dropped")),
+            _dash(lost if its else None),
+        )
     console.print(scenarios)
+
+
+def show_retention(outcomes: Sequence[Outcome], *, dry: bool, blobs: int) -> None:
+    """What a pass dropped, or would drop."""
+    if not outcomes:
+        console.print("no scenario has a budget: see storage.retention in serve.yaml")
+        return
+    table = _table("scenario", "held", "may hold", "would go" if dry else "dropped", "records", "sessions", "unreported", "waiting")
+    for outcome in outcomes:
+        table.add_row(
+            outcome.scenario,
+            _size(outcome.bytes),
+            _size(outcome.budget.max_bytes),
+            _size(outcome.dropped_bytes),
+            *map(str, (outcome.records, outcome.sessions, outcome.unreported, outcome.waiting)),
+        )
+    console.print(table)
+    for outcome in outcomes:
+        if outcome.over:
+            console.print(f"{escape(outcome.scenario)} stays over its budget: what is left has requests younger than the grace period")
+        if outcome.in_use or outcome.unreadable:
+            console.print(f"{escape(outcome.scenario)}: {outcome.in_use} sessions were in use and stay, {outcome.unreadable} are damaged")
+    if blobs:
+        console.print(f"{blobs} blobs that nothing used any more were collected")
 
 
 def show_releases(answer: dict[str, Any]) -> None:
@@ -86,14 +126,29 @@ def show_candidate(candidate: dict[str, Any]) -> None:
     if verdict is None:
         console.print("never tried")
         return
+    show_verdict(verdict)
+
+
+def show_verdict(verdict: dict[str, Any]) -> None:
+    """What the gate said, and the trials it rests on."""
+    spent = f", {verdict['tokens']} tokens" + (f", {verdict['cost']:.4g} in money" if verdict["cost"] else "")
+    needed = f" of {1 / verdict['alpha']:.1f} needed" if verdict["alpha"] else ""
     console.print(
-        f"[bold]{verdict['decision']}[/bold] after {verdict['pairs']} pairs in {verdict['seconds']:.0f} s: effect {verdict['effect']:+.2f} "
-        f"in [{verdict['low']:+.2f}, {verdict['high']:+.2f}], {verdict['wins']} won, {verdict['losses']} lost, "
-        f"evidence {verdict['evidence']:.1f} of {1 / verdict['alpha'] if verdict['alpha'] else float('inf'):.1f} needed"
+        f"[bold]{verdict['decision']}[/bold] after {verdict['pairs']} pairs in {verdict['seconds']:.0f} s{spent}: "
+        f"effect {verdict['effect']:+.2f} in [{verdict['low']:+.2f}, {verdict['high']:+.2f}], "
+        f"{verdict['wins']} won, {verdict['losses']} lost, evidence {verdict['evidence']:.1f}{needed}"
     )
-    table = _table("pair", "task", "side", "score", "end", "detail")
+    console.print(escape(verdict["reason"]))
+    if verdict["smallest_effect"] is not None:
+        console.print(f"the budget would have found an effect of {verdict['smallest_effect']:.2f} with a chance of 80 %")
+    elif verdict["trials"]:
+        console.print("the budget was too small to find any effect with a chance of 80 %")
+    table = _table("pair", "for", "task", "side", "score", "end", "detail")
     for trial in verdict["trials"]:
-        table.add_row(str(trial["pair"]), trial["task"], trial["side"], f"{trial['score']:.2f}", trial["end"], escape(trial["detail"]))
+        stage = trial["stage"] + (" (remembered)" if trial["cached"] else "")
+        table.add_row(
+            str(trial["pair"]), stage, trial["task"], trial["side"], f"{trial['score']:.2f}", trial["end"], escape(trial["detail"])
+        )
     console.print(table)
 
 
@@ -111,6 +166,28 @@ def show_records(answer: dict[str, Any]) -> None:
             record["end"],
             f"{usage.get('prompt_tokens', '–')}+{usage.get('completion_tokens', '–')}",
             f"{record['duration_ms']:.0f}",
+        )
+    console.print(table)
+
+
+def show_sessions(sessions: Sequence[dict[str, Any]]) -> None:
+    """One line a session; ends are named where they were not well."""
+    if not sessions:
+        console.print("no sessions yet: an agent run begins one with its first request")
+        return
+    table = _table("session", "last", "adapter", "release", "records", "tokens", "not complete", "reports", "score")
+    for session in sessions:
+        broken = (f"{count} {end}" for end, count in session["ends"].items() if end != "complete")
+        table.add_row(
+            session["id"],
+            _when(session["last_at"]),
+            _dash(session["adapter"]),
+            _dash(session["release"]),
+            f"{session['records']}{'' if session['whole'] else '+'}",
+            f"{session['prompt_tokens']}+{session['completion_tokens']}",
+            ", ".join(broken),
+            str(session["reports"] or ""),
+            _dash(session["score"]),
         )
     console.print(table)
 
@@ -138,6 +215,17 @@ def show_tokens(answer: dict[str, Any]) -> None:
             state,
         )
     console.print(table)
+
+
+def _size(size: int | None) -> str:
+    if size is None:
+        return "–"
+    amount = float(size)
+    for unit in ("B", "kB", "MB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} GB"
 
 
 def _dash(value: Any) -> str:

@@ -1,18 +1,23 @@
 """The evaluator: paired trials of candidate and head, fed to the gate until it decides.
 
-**Drawing.** The task of each pair is drawn uniformly, with replacement and independently of all before. The gate's hypothesis is "the mean
+**Drawing.** The task of each pair is drawn by weight, with replacement and independently of all before. The gate's hypothesis is "the mean
 effect over the task distribution is at most 0"; drawn like this, each pair's difference has that mean whatever happened before, so
 the bet is fair pair by pair, be the agents deterministic or not. Going through a list of tasks in turn would not do: with
 deterministic agents the second round only repeats the first, and the gate would take repetition for evidence.
 
-**Pairing.** Both sides of a pair run one after the other in the same thread, in random order: close in time, so that a slow or degraded
-upstream hits both, and neither side is always the second. The head is run anew for each pair. A remembered score would tie the pairs that
-share it together, and the differences would no longer be fair bets.
+**Remembered runs of the head.** A run of the head for an earlier candidate, with the same content, task, model and adapter version, stands
+in for a new one *in the screen only*, and at most once for each candidate. In the confirmation the head is run anew for each pair.
+A score that several pairs share ties them together: one lucky run of the head would count against every pair it is in, and one unlucky
+run for every pair of every candidate to come, so the differences were no longer fair bets and a chain could promote on the same accident
+again and again. And it is not close in time: an upstream that has become better since would make any candidate look better. The screen
+may be wrong like that, for what it lets through has to win its whole evidence on fresh pairs; at worst it costs pairs, or a candidate.
+Guards of cost and latency take fresh pairs alone.
 
-**Parallel pairs** are taken in the order they were drawn, not in the order they end: quick pairs are not typical pairs.
+**Parallel pairs** are taken in the order they were drawn, not in the order they end: quick pairs are not typical pairs. Those that are
+under way when a stage ends are ended, paid for, kept with the verdict, and not looked at.
 
-**Faults.** A fault of the infrastructure says nothing about either side: the pair is run again, both sides. A fault of a harness (time-out,
-crash) is a score of 0.
+**Budgets**: pairs, tokens, money and seconds. To stop for any of them leaves the test valid, since it is so at any time; what is under way
+when tokens or money run out still comes on top.
 """
 
 from __future__ import annotations
@@ -22,81 +27,19 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, Protocol
+from dataclasses import dataclass, field, replace
 
 from reef.config import EvaluationConfig
-from reef.errors import ConfigError, InvalidTree
-from reef.evaluation.gate import Gate, error_share, fewest_pairs
-from reef.evaluation.graders import RunCommand
+from reef.errors import ConfigError
+from reef.evaluation.gate import SCREEN_LEVEL, Gate, Stage, Terms
+from reef.evaluation.graders import Model
+from reef.evaluation.spending import fewest_pairs
 from reef.evaluation.tasks import grader_for
-from reef.types import Decision, Task, Tree, Trial, TrialEnd, Verdict
-
-RERUNS = 2
-"""How often a pair is run again for faults of the infrastructure before judging is given up."""
-_DETAIL_CHARACTERS = 500
-
-Side = Literal["head", "candidate"]
-
-
-class Episode(Protocol):
-    """A finished run, as `reef.harness.episode.EpisodeResult` is."""
-
-    @property
-    def workspace(self) -> Path: ...
-    @property
-    def answer(self) -> str: ...
-    @property
-    def fault(self) -> Literal["harness", "infrastructure"] | None: ...
-    @property
-    def detail(self) -> str: ...
-    @property
-    def duration_s(self) -> float: ...
-    @property
-    def run_command(self) -> RunCommand: ...
-
-
-class Runner(Protocol):
-    """Runs episodes, as `reef.harness.episode.EpisodeRunner` does; called from several threads."""
-
-    def run(
-        self, tree: Tree, *, prompt: str, files: Mapping[str, str], scenario: str, session: str, release: int | None
-    ) -> AbstractContextManager[Episode]:
-        """Run the agent; the workspace lasts as long as the context."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Artifact:
-    tree: Tree
-    content_id: str
-    release: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A pair to run."""
-
-    number: int
-    task: Task
-    order: tuple[Side, Side]
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """A pair that was run: two trials, or fewer where the infrastructure failed to the end."""
-
-    plan: _Plan
-    trials: Mapping[str, Trial]
-
-    @property
-    def fault(self) -> str:
-        """What the infrastructure's fault was; empty where both sides count."""
-        return next((trial.detail for trial in self.trials.values() if trial.end is TrialEnd.INFRASTRUCTURE_FAULT), "")
+from reef.evaluation.trials import RERUNS, Artifact, Meter, Pair, PairRunner, Plan, Runner, Side, Tokens, setting_of
+from reef.evaluation.verdicts import UNUSED, Ending, conclude, no_change, take
+from reef.types import Task, Tree, Trial, TrialEnd, Verdict
 
 
 class Evaluator:
@@ -104,24 +47,49 @@ class Evaluator:
 
     Args:
         runner: runs one episode with one artifact.
-        tasks: what to run; at least one.
-        config: error, smallest effect, budgets and parallelism.
+        tasks: what to run; at least one that is not sealed.
+        config: error, smallest effect, guards, budgets and parallelism.
         spent: how many candidates of the chain have been judged before.
+        agent: the model and the adapter with its version: runs of another are not comparable.
+        meter: counts the tokens of a session; by default there are none.
+        model: for graders that ask one.
         rerun_wait_s: pause before the first rerun of a pair; twice as long before the next.
 
     Raises:
-        ConfigError: no tasks, or a grader that does not load.
+        ConfigError: no tasks, a grader that does not load, or a protected tag that no task has.
     """
 
-    def __init__(self, *, runner: Runner, tasks: Sequence[Task], config: EvaluationConfig, spent: int, rerun_wait_s: float = 2.0) -> None:
-        if not tasks:
+    def __init__(
+        self,
+        *,
+        runner: Runner,
+        tasks: Sequence[Task],
+        config: EvaluationConfig,
+        spent: int,
+        agent: str = "",
+        meter: Meter = lambda _session: Tokens(0, 0),
+        model: Model | None = None,
+        rerun_wait_s: float = 2.0,
+    ) -> None:
+        self._tasks = tuple(task for task in tasks if task.split != "sealed")
+        if not self._tasks:
             raise ConfigError("there are no tasks to judge a candidate on", hint="Set evaluation.tasks in serve.yaml.")
         self._runner = runner
-        self._tasks = tuple(tasks)
-        self._graders = {task.id: grader_for(task) for task in tasks}
+        self._graders = {task.id: grader_for(task, model=model) for task in self._tasks}
         self._config = config
+        self._agent = agent
+        self._meter = meter
         self._rerun_wait_s = rerun_wait_s
-        self._alpha = error_share(config.alpha, spent=spent)
+        self._terms = Terms(
+            alpha=config.alpha,
+            spent=spent,
+            min_effect=config.min_effect,
+            max_pairs=config.max_pairs,
+            screened=len({task.split for task in self._tasks}) > 1,
+            protected=_groups(self._tasks, config.protect),
+            max_cost_ratio=config.max_cost_ratio,
+            max_latency_ratio=config.max_latency_ratio,
+        )
 
     def judge(
         self,
@@ -134,6 +102,7 @@ class Evaluator:
         head_content_id: str,
         head_step: int,
         seed: int | str,
+        remembered: Iterable[Trial] = (),
         progress: Callable[[str], None] = lambda _line: None,
     ) -> Verdict:
         """Compare a candidate with the head.
@@ -143,145 +112,154 @@ class Evaluator:
             candidate_id: names the trials' sessions, ``trial:<candidate>:<pair>:<side>``.
             head_step: the release the head's trials say they run.
             seed: draws the same tasks in the same order again.
+            remembered: trials of earlier verdicts; those of the head's bytes in the same setting serve the screen.
             progress: gets a line for each pair that counted.
 
         Raises:
             ConfigError: a grader gave no usable score.
         """
         started = time.monotonic()
-        gate = Gate(
-            alpha=self._alpha,
-            min_effect=self._config.min_effect,
-            protected=frozenset(task.id for task in self._tasks if task.protected),
-        )
-        least = fewest_pairs(self._alpha)
-        trials: list[Trial] = []
+        gate = Gate(self._terms)
+        least = fewest_pairs(self._terms.share) + (fewest_pairs(SCREEN_LEVEL) if self._terms.screened else 0)
         if candidate_content_id == head_content_id:
-            gate.give_up("no change: the candidate's bytes are the head's")
-        elif least > self._config.max_pairs:
-            gate.give_up(f"a budget of {self._config.max_pairs} pairs cannot promote even a perfect candidate, which needs {least}")
-        else:
-            artifacts: dict[Side, _Artifact] = {
-                "head": _Artifact(head_tree, head_content_id, head_step),
-                "candidate": _Artifact(candidate_tree, candidate_content_id, None),
-            }
-            pairs = self._pairs(
-                gate, artifacts, scenario=scenario, prefix=f"trial:{candidate_id}", seed=seed, deadline=started + self._config.max_seconds
-            )
-            with contextlib.closing(pairs):
-                for pair in pairs:
-                    trials.extend(pair.trials[side] for side in pair.plan.order if side in pair.trials)
-                    self._take(pair, gate, progress)
-        assert gate.decision is not None
-        return _verdict(gate, trials, seconds=time.monotonic() - started)
-
-    def _take(self, pair: _Pair, gate: Gate, progress: Callable[[str], None]) -> None:
-        if pair.fault:
-            gate.give_up(f"the infrastructure failed {RERUNS + 1} times in a row ({pair.fault})")
-            return
-        head, candidate = pair.trials["head"].score, pair.trials["candidate"].score
-        gate.observe(candidate - head, task=pair.plan.task.id)
-        needed = f"evidence {gate.evidence:.3g} of {1 / gate.alpha:.0f}"
-        progress(f"pair {gate.pairs}, {pair.plan.task.id}: candidate {candidate:g}, head {head:g}; {needed}")
-
-    def _pairs(
-        self, gate: Gate, artifacts: Mapping[Side, _Artifact], *, scenario: str, prefix: str, seed: int | str, deadline: float
-    ) -> Generator[_Pair, None, None]:
-        """Run pairs until the gate decides or a budget ends; yield them in the order they were drawn."""
-        stop = threading.Event()
-        plans = self._draw(seed)
-        pending: deque[Future[_Pair | None]] = deque()
-        drawn = 0
-
-        def run(plan: _Plan) -> _Pair | None:
-            return self._run_pair(plan, artifacts, scenario=scenario, prefix=prefix, stop=stop)
-
-        with ThreadPoolExecutor(self._config.parallel, thread_name_prefix="trial") as pool:
-            try:
-                while gate.decision is None:
-                    while len(pending) < self._config.parallel and drawn < self._config.max_pairs:
-                        pending.append(pool.submit(run, next(plans)))
-                        drawn += 1
-                    if not pending:
-                        gate.give_up(f"the budget of {self._config.max_pairs} pairs is used up")
-                        return
-                    if not wait([pending[0]], timeout=max(0.0, deadline - time.monotonic())).done:
-                        gate.give_up(f"the budget of {self._config.max_seconds:g} s is used up")
-                        return
-                    pair = pending.popleft().result()
-                    assert pair is not None
-                    yield pair
-            finally:
-                stop.set()
-                for future in pending:
-                    future.cancel()
-
-    def _draw(self, seed: int | str) -> Iterator[_Plan]:
-        generator = random.Random(seed)  # noqa: S311 - a fair draw that can be repeated, not a secret
-        number = 0
-        while True:
-            task = generator.choice(self._tasks)
-            order: tuple[Side, Side] = ("head", "candidate") if generator.random() < 0.5 else ("candidate", "head")
-            yield _Plan(number, task, order)
-            number += 1
-
-    def _run_pair(
-        self, plan: _Plan, artifacts: Mapping[Side, _Artifact], *, scenario: str, prefix: str, stop: threading.Event
-    ) -> _Pair | None:
-        """Both sides, again where the infrastructure fails; None where it is no longer wanted."""
-        for attempt in range(RERUNS + 1):
-            trials: dict[str, Trial] = {}
-            for side in plan.order:
-                if stop.is_set():
-                    return None
-                session = f"{prefix}:{plan.number}:{side}" + (f":again-{attempt}" if attempt else "")
-                trials[side] = self._run_trial(plan, side, artifacts[side], scenario=scenario, session=session)
-                if trials[side].end is TrialEnd.INFRASTRUCTURE_FAULT:
-                    break
-            pair = _Pair(plan, trials)
-            if not pair.fault or attempt == RERUNS or stop.wait(self._rerun_wait_s * 2**attempt):
-                return pair
-        raise AssertionError("unreachable")
-
-    def _run_trial(self, plan: _Plan, side: Side, artifact: _Artifact, *, scenario: str, session: str) -> Trial:
-        started = time.monotonic()
-        task = plan.task
-
-        def trial(end: TrialEnd, detail: str, *, score: float = 0.0) -> Trial:
-            seconds = time.monotonic() - started
-            return Trial(task.id, side, plan.number, artifact.content_id, end, score, detail[:_DETAIL_CHARACTERS], session, seconds)
-
-        try:
-            with self._runner.run(
-                artifact.tree, prompt=task.prompt, files=task.files, scenario=scenario, session=session, release=artifact.release
-            ) as episode:
-                if episode.fault == "infrastructure":
-                    return trial(TrialEnd.INFRASTRUCTURE_FAULT, episode.detail or "the infrastructure failed")
-                if episode.fault == "harness":
-                    return trial(TrialEnd.HARNESS_FAULT, episode.detail)
-                score = self._graders[task.id].grade(
-                    task=task, workspace=episode.workspace, answer=episode.answer, run_command=episode.run_command
+            return no_change()
+        if least > self._config.max_pairs:
+            why = f"a budget of {self._config.max_pairs} pairs cannot promote even a perfect candidate, which needs {least}"
+            return conclude(gate, (), ending=Ending("pairs", why), seconds=0.0)
+        artifacts: dict[Side, Artifact] = {
+            "head": Artifact(head_tree, head_content_id, head_step),
+            "candidate": Artifact(candidate_tree, candidate_content_id, None),
+        }
+        settings = {task.id: setting_of(task, agent=self._agent) for task in self._tasks}
+        judging = _Judging(
+            gate=gate,
+            config=self._config,
+            draw=_Draw(self._tasks, gate, seed, _alike(remembered, head_content_id, settings)),
+            deadline=started + self._config.max_seconds,
+            progress=progress,
+        )
+        while gate.decision is None and not judging.ending.by:
+            stop = threading.Event()
+            judging.run_stage(
+                PairRunner(
+                    runner=self._runner,
+                    graders=self._graders,
+                    artifacts=artifacts,
+                    config=self._config,
+                    scenario=scenario,
+                    prefix=f"trial:{candidate_id}",
+                    settings=settings,
+                    meter=self._meter,
+                    stop=stop,
+                    rerun_wait_s=self._rerun_wait_s,
                 )
-                return trial(TrialEnd.SCORED, score.detail, score=score.value)
-        except InvalidTree as error:
-            return trial(TrialEnd.HARNESS_FAULT, error.message)
-        except OSError as error:  # SandboxError and UpstreamError among them
-            return trial(TrialEnd.INFRASTRUCTURE_FAULT, str(error))
+            )
+        return conclude(gate, judging.trials, ending=judging.ending, seconds=time.monotonic() - started)
 
 
-def _verdict(gate: Gate, trials: Sequence[Trial], *, seconds: float) -> Verdict:
-    low, high = gate.interval
-    return Verdict(
-        decision=gate.decision or Decision.INCONCLUSIVE,
-        reason=gate.reason,
-        effect=gate.effect,
-        low=low,
-        high=high,
-        pairs=gate.pairs,
-        wins=gate.wins,
-        losses=gate.losses,
-        evidence=gate.evidence,
-        alpha=gate.alpha,
-        seconds=seconds,
-        trials=tuple(trials),
-    )
+@dataclass(slots=True, kw_only=True)
+class _Judging:
+    """One candidate being judged."""
+
+    gate: Gate
+    config: EvaluationConfig
+    draw: _Draw
+    deadline: float
+    progress: Callable[[str], None]
+    trials: list[Trial] = field(default_factory=list)
+    ending: Ending = field(default_factory=Ending)
+
+    def run_stage(self, pairs: PairRunner) -> None:
+        """Run pairs until the gate decides, the stage changes or a budget ends."""
+        stage = self.gate.stage
+        pending: deque[Future[Pair]] = deque()
+        with ThreadPoolExecutor(self.config.parallel, thread_name_prefix="trial") as pool:
+            try:
+                while self.gate.decision is None and self.gate.stage is stage and not self._over():
+                    left = self.config.max_pairs - self.gate.all_pairs
+                    while len(pending) < min(self.config.parallel, left):
+                        pending.append(pool.submit(pairs.run, self.draw.next()))
+                    if not wait([pending[0]], timeout=max(0.0, self.deadline - time.monotonic())).done:
+                        self.ending = Ending("seconds", f"the budget of {self.config.max_seconds:g} s is used up")
+                        break
+                    self._take(pending.popleft().result())
+            finally:
+                pairs.stop.set()
+                begun = [future for future in pending if not future.cancel()]
+        for future in begun:
+            with contextlib.suppress(ConfigError):  # a broken grader speaks up where it decides something
+                self.trials.extend(replace(trial, stage=UNUSED) for trial in future.result().trials)
+
+    def _over(self) -> bool:
+        """Whether a budget is used up; says which."""
+        tokens, cost = sum(trial.tokens for trial in self.trials), sum(trial.cost for trial in self.trials)
+        if self.gate.all_pairs >= self.config.max_pairs:
+            self.ending = Ending("pairs", f"the budget of {self.config.max_pairs} pairs is used up")
+        elif self.config.max_tokens is not None and tokens >= self.config.max_tokens:
+            self.ending = Ending("tokens", f"the budget of {self.config.max_tokens} tokens is used up")
+        elif self.config.max_cost is not None and cost >= self.config.max_cost:
+            self.ending = Ending("cost", f"the budget of {self.config.max_cost:g} in money is used up")
+        return bool(self.ending.by)
+
+    def _take(self, pair: Pair) -> None:
+        self.trials.extend(pair.trials)
+        if pair.fault:
+            self.ending = Ending("infrastructure", f"the infrastructure failed {RERUNS + 1} times in a row ({pair.fault})")
+            return
+        last = pair.last
+        take(self.gate, tuple(last.values()))
+        scores = f"candidate {last['candidate'].score:g}, head {last['head'].score:g}"
+        self.progress(f"pair {self.gate.all_pairs}, {pair.plan.task.id}: {scores}; {self.gate.reason or self.gate.progress}")
+
+
+class _Draw:
+    """Draws pairs."""
+
+    def __init__(self, tasks: Sequence[Task], gate: Gate, seed: int | str, remembered: dict[str, deque[Trial]]) -> None:
+        self._random = random.Random(seed)  # noqa: S311 - a fair draw that can be repeated, not a secret
+        self._tasks = tasks
+        self._gate = gate
+        self._remembered = remembered
+        self._number = 0
+
+    def next(self) -> Plan:
+        """A pair for the stage the gate is in."""
+        tasks = list(self._among())
+        task = self._random.choices(tasks, weights=[task.weight for task in tasks])[0]
+        order: tuple[Side, ...] = ("head", "candidate") if self._random.random() < 0.5 else ("candidate", "head")
+        plan = Plan(self._number, self._gate.stage, task, order)
+        self._number += 1
+        known = self._remembered.get(task.id)
+        if plan.stage is Stage.SCREEN and known:
+            return replace(plan, order=("candidate",), remembered=known.popleft())
+        return plan
+
+    def _among(self) -> Iterator[Task]:
+        terms, stage = self._gate.terms, self._gate.stage
+        if stage is Stage.GUARD:
+            guarded = {task for name in self._gate.unguarded for task in terms.protected[name]}
+            return (task for task in self._tasks if task.id in guarded)
+        if not terms.screened:
+            return iter(self._tasks)
+        return (task for task in self._tasks if (task.split == "search") == (stage is Stage.SCREEN))
+
+
+def _groups(tasks: Sequence[Task], tags: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The protected groups and their tasks."""
+    groups: dict[str, tuple[str, ...]] = {f"task {task.id}": (task.id,) for task in tasks if task.protected}
+    for tag in tags:
+        tagged = tuple(task.id for task in tasks if tag in task.tags)
+        if not tagged:
+            raise ConfigError(f"evaluation.protect: no task has the tag {tag}", hint="Tags are given to tasks in the task set.")
+        groups[f"tag {tag}"] = tagged
+    return groups
+
+
+def _alike(trials: Iterable[Trial], content_id: str, settings: dict[str, str]) -> dict[str, deque[Trial]]:
+    """Runs of the head that another would be like, by task. Not those as a candidate: it was promoted because they went well."""
+    found: dict[str, deque[Trial]] = {}
+    for trial in trials:
+        same = trial.content_id == content_id and settings.get(trial.task) == trial.setting and trial.side == "head"
+        if same and not trial.cached and trial.end is not TrialEnd.INFRASTRUCTURE_FAULT:
+            found.setdefault(trial.task, deque()).append(trial)
+    return found

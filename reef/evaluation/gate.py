@@ -1,146 +1,127 @@
-"""The gate: a sequential test on paired differences that may be looked at after every pair. Pure: no clock, no I/O, no randomness.
+"""The gate: sequential tests on paired differences that may be looked at after every pair. Pure: no clock, no I/O, no randomness.
 
-Each pair gives a difference d = score(candidate) − score(head) in [−1, 1]. Against the hypothesis "the mean of d is at most 0" the gate
-bets: a gambler who stakes the share λ of her wealth on "the candidate wins" multiplies it by 1 + λd each pair. Under the hypothesis her
-wealth does not grow on average, whatever λ in (0, 1), so by Ville's inequality it *ever* reaches 1/α with probability at most α. The wealth
-averaged over a grid of λ has the same property and needs no guess at the effect. Reaching 1/α therefore promotes, at any time, with the
-chance of a false promotion bounded by α however often one looks.
+Each pair gives a difference d = score(candidate) − score(head) in [−1, 1]. Two gamblers (:mod:`reef.evaluation.eprocess`) bet on them:
 
-The second bet is against "the mean of d is at least δ", the smallest effect worth a release: reaching 1/β rejects, so a candidate whose
-effect is δ or more is wrongly rejected with probability at most β. Undecided at the end of the budget is inconclusive.
+* one against "the mean of d is at most 0". Her wealth reaching 1/α promotes: the chance that a useless candidate ever gets so far is
+  at most α, however often one looks;
+* one against "the mean of d is at least δ", the smallest effect worth a release. Her wealth reaching 1/β rejects: a candidate whose
+  effect is δ or more is lost so with a chance of at most β.
 
-A chain judges many candidates. The k-th may spend α·6/(π²k²); the shares sum to α, so over the chain's whole life the chance that any
-useless candidate is released stays below α.
+Undecided at the end of the budget is inconclusive. α is this candidate's share of the chain's error (:mod:`reef.evaluation.spending`).
 
-Sources: Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", JRSS B 2024; Ramdas, Grünwald, Vovk and Shafer,
-"Game-theoretic statistics and safe anytime-valid inference", Statistical Science 2023.
+**Stages.** Without held-out tasks there is one, *confirm*, on all tasks. With them, *screen* comes before it, on the search tasks: a mild
+test that spares the held-out tasks and the budget what is not even better there. *Confirm* is then on held-out tasks alone, which no
+proposer saw, and starts from nothing: what is promoted is better where nothing could be fitted to it, and the chance of a false promotion
+is bounded by α whatever the screen let through. So the screen itself need not be valid for the promise to hold, and may use remembered runs
+of the head; *confirm* never does (:mod:`reef.evaluation.evaluator` says why). *Guard* follows a confirmation where protected tasks were
+not seen enough, on those alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
 
+from reef.evaluation.eprocess import TIE, Wealth, interval
+from reef.evaluation.guards import Guards, Price, PriceGuard
+from reef.evaluation.spending import error_share
 from reef.types import Decision
 
 REJECT_LEVEL = 0.1
-"""β: the chance that a candidate with an effect of δ or more is rejected all the same. A lost improvement costs less than a bad release."""
-INTERVAL_LEVEL = 0.05
-"""The reported interval misses the effect with at most this probability, at whatever time the gate stopped."""
-GUARDED_PAIRS = 2
-"""A protected task must be seen in so many pairs before a promotion, and lose so many before it rejects: one flake is no regression."""
-
-_GRID = tuple((step + 0.5) / 20 for step in range(20))
-"""The stakes λ, as shares of the largest allowed."""
-_MAX_LOG = 690.0
-"""Evidence is capped at e^690, just below the largest float."""
+"""β: the chance that a candidate with an effect of δ or more is rejected all the same, by all stages together. A lost improvement costs
+less than a bad release."""
+SCREEN_LEVEL = 0.2
+"""The chance that a candidate which is useless on the search tasks goes on to the held-out ones. It only costs pairs."""
 
 
-def error_share(alpha: float, *, spent: int) -> float:
-    """The error the next candidate may spend, where ``spent`` were judged before it: α·6/(π²k²) for the k-th."""
-    return alpha * 6 / (math.pi * (spent + 1)) ** 2
+class Stage(StrEnum):
+    """What a pair is for."""
+
+    SCREEN = "screen"
+    CONFIRM = "confirm"
+    GUARD = "guard"
 
 
-def fewest_pairs(alpha: float) -> int:
-    """Pairs after which a candidate that wins every one is promoted. With a smaller budget, judging is a waste."""
-    wealth, pairs = Wealth(), 0
-    while wealth.value < 1 / alpha:
-        wealth.observe(1.0)
-        pairs += 1
-    return pairs
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What is to be decided and how, fixed before the first pair. Kept with the verdict."""
 
-
-class Wealth:
-    """A bet that the mean of observations in [−``largest_loss``, …] is above 0; its wealth is the evidence against "at most 0".
-
-    Args:
-        largest_loss: no observation is below minus this; bounds the stakes, so that wealth never turns negative.
-    """
-
-    def __init__(self, *, largest_loss: float = 1.0) -> None:
-        self._stakes = tuple(share / largest_loss for share in _GRID)
-        self._logs = [0.0] * len(self._stakes)
-
-    def observe(self, value: float, *, times: int = 1) -> float:
-        """Take an observation, or several equal ones, and return the wealth after it."""
-        self._logs = [log + times * math.log1p(stake * value) for log, stake in zip(self._logs, self._stakes, strict=True)]
-        return self.value
+    alpha: float
+    """The error of the whole chain."""
+    spent: int = 0
+    """Candidates of the chain judged before."""
+    min_effect: float
+    """δ."""
+    max_pairs: int
+    screened: bool = False
+    """Whether there are held-out tasks to confirm on, and so a screen before."""
+    protected: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The tasks of each protected group."""
+    max_cost_ratio: float | None = None
+    max_latency_ratio: float | None = None
 
     @property
-    def value(self) -> float:
-        """The average over all stakes."""
-        top = max(self._logs)
-        return math.exp(min(top + math.log(sum(math.exp(log - top) for log in self._logs) / len(self._logs)), _MAX_LOG))
+    def share(self) -> float:
+        """The error this candidate may spend."""
+        return error_share(self.alpha, spent=self.spent)
 
-
-def interval(differences: Sequence[float], *, level: float = INTERVAL_LEVEL) -> tuple[float, float]:
-    """Anytime-valid confidence interval for the mean: the means that a bet at ``level`` / 2 on either side has not refuted by now."""
-    low = _lower_bound(differences, level=level / 2)
-    high = -_lower_bound([-difference for difference in differences], level=level / 2)
-    return low, high
-
-
-def _lower_bound(differences: Sequence[float], *, level: float) -> float:
-    """The smallest mean not refuted by a bet on "larger". The wealth of that bet falls as the mean grows, so halving finds it."""
-    low, high = -1.0, 1.0
-    counted = Counter(differences)  # the order does not matter to wealth, and scores are often just 0 and 1
-    for _ in range(20):
-        mean = (low + high) / 2
-        wealth = Wealth(largest_loss=1.0 + mean)
-        for difference, times in counted.items():
-            wealth.observe(difference - mean, times=times)
-        if wealth.value >= 1 / level:
-            low = mean
-        else:
-            high = mean
-    return low
+    @property
+    def reject_level(self) -> float:
+        """The part of β for each stage."""
+        return REJECT_LEVEL / 2 if self.screened else REJECT_LEVEL
 
 
 @dataclass(slots=True)
-class _Guarded:
-    """What a protected task has shown."""
+class _Test:
+    """The two bets of a stage and what they saw."""
 
-    pairs: int = 0
-    losses: int = 0
-    total: float = 0.0
+    promotion: Wealth
+    rejection: Wealth
+    min_effect: float
+    differences: list[float] = field(default_factory=list)
+
+    @classmethod
+    def at(cls, level: float, terms: Terms) -> _Test:
+        rejection = Wealth(target=1 / terms.reject_level, largest_loss=1.0 - terms.min_effect)
+        return cls(Wealth(target=1 / level), rejection, terms.min_effect)
+
+    def observe(self, difference: float) -> None:
+        self.differences.append(difference)
+        self.promotion.observe(difference)
+        self.rejection.observe(self.min_effect - difference)
 
 
-@dataclass(slots=True, kw_only=True)
 class Gate:
     """Judges one candidate, pair by pair.
 
     Example:
-        >>> gate = Gate(alpha=0.05, min_effect=0.1)
+        >>> gate = Gate(Terms(alpha=0.05, min_effect=0.1, max_pairs=60))
         >>> while gate.decision is None:
-        ...     _ = gate.observe(1.0, task="greeting")
+        ...     gate.observe(1.0, task="greeting")
         >>> gate.decision, gate.pairs
         (<Decision.PROMOTE: 'promote'>, 7)
     """
 
-    alpha: float
-    """The error this candidate may spend, from :func:`error_share`."""
-    min_effect: float
-    """δ."""
-    protected: frozenset[str] = frozenset()
-    """Tasks on which a regression alone rejects."""
-    decision: Decision | None = None
-    """None while undecided; final once set."""
-    reason: str = ""
-    differences: list[float] = field(default_factory=list)
-    _promotion: Wealth = field(init=False)
-    _rejection: Wealth = field(init=False)
-    _guarded: dict[str, _Guarded] = field(init=False)
-    _best: float = field(init=False, default=1.0)
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.stage = Stage.SCREEN if terms.screened else Stage.CONFIRM
+        """What the next pair is for."""
+        self.decision: Decision | None = None
+        """None while undecided; final once set."""
+        self.reason = ""
+        self._tests = {Stage.SCREEN: _Test.at(SCREEN_LEVEL, terms), Stage.CONFIRM: _Test.at(terms.share, terms)}
+        self._seen = dict.fromkeys(Stage, 0)
+        self._guards = Guards(terms.protected)
+        self._prices = (PriceGuard("cost", most=terms.max_cost_ratio), PriceGuard("latency", most=terms.max_latency_ratio))
 
-    def __post_init__(self) -> None:
-        self._promotion = Wealth()
-        self._rejection = Wealth(largest_loss=1.0 - self.min_effect)
-        self._guarded = {task: _Guarded() for task in sorted(self.protected)}
+    def observe(self, difference: float, *, task: str, cost: Price | None = None, latency: Price | None = None) -> None:
+        """Take the next pair's difference; :attr:`decision` and :attr:`stage` say what follows.
 
-    def observe(self, difference: float, *, task: str) -> Decision | None:
-        """Take the next pair's difference and return the decision, if it is one now.
+        Args:
+            cost, latency: what the two sides took, where both ran for this pair.
 
         Raises:
             ValueError: not a number in [−1, 1], or the gate has decided already.
@@ -149,30 +130,54 @@ class Gate:
             raise ValueError(f"a paired difference must lie in [-1, 1], got {difference}")
         if self.decision is not None:
             raise ValueError("the gate has decided; a later pair could only tempt")
-        self.differences.append(difference)
-        self._best = max(self._best, self._promotion.observe(difference))
-        against = self._rejection.observe(self.min_effect - difference)
-        self._observe_guard(difference, task)
-        regressed = self._regressed()
-        if regressed:
-            self._decide(Decision.REJECT, f"worse on the protected task {regressed}")
-        elif self._best >= 1 / self.alpha and not self.unguarded:
-            # wealth that was reached once counts although it may have fallen while a guard was waited for: Ville bounds its maximum
-            self._decide(Decision.PROMOTE, f"better: evidence {self._best:.0f} where {1 / self.alpha:.0f} were needed")
-        elif against >= 1 / REJECT_LEVEL:
-            self._decide(Decision.REJECT, f"no improvement of {self.min_effect:g} or more")
-        return self.decision
+        if abs(difference) < TIE:
+            difference = 0.0
+        self._seen[self.stage] += 1
+        self._guards.observe(difference, task=task)
+        for guard, price in zip(self._prices, (cost, latency), strict=True):
+            if price is not None:
+                guard.observe(price)
+        test = self._tests.get(self.stage)
+        if test is not None:
+            test.observe(difference)
+        if self._guards.regressed:
+            self._decide(Decision.REJECT, f"worse on the protected {self._guards.regressed}")
+        elif test is None or test.promotion.reached:
+            self._go_on()
+        elif test.rejection.reached:
+            where = " on the search tasks" if self.stage is Stage.SCREEN else ""
+            self._decide(Decision.REJECT, f"no improvement of {self.terms.min_effect:g} or more{where}")
 
     def give_up(self, why: str) -> None:
         """End undecided, for a reason outside the statistics: a budget, or an infrastructure that does not work."""
-        if self.decision is None:
-            waiting = f", and {', '.join(self.unguarded)} (protected) not yet safe" if self._best >= 1 / self.alpha else ""
-            needed = f"evidence {self._best:.2g} of {1 / self.alpha:.0f} needed{waiting}"
-            self._decide(Decision.INCONCLUSIVE, f"{why}: {needed}")
+        if self.decision is not None:
+            return
+        if self.stage is Stage.GUARD:
+            found = f"better, but the protected {', '.join(self.unguarded)} not yet safe"
+        else:
+            promotion = self._tests[self.stage].promotion
+            found = f"evidence {promotion.best:.2g} of {promotion.target:.0f} needed" + (
+                " on the search tasks" if self.stage is Stage.SCREEN else ""
+            )
+        self._decide(Decision.INCONCLUSIVE, f"{why}: {found}")
+
+    @property
+    def shown(self) -> Stage:
+        """The stage whose pairs the figures below are of: the screen's until the confirmation has begun."""
+        return Stage.CONFIRM if self._seen[Stage.CONFIRM] or not self.terms.screened else Stage.SCREEN
+
+    @property
+    def differences(self) -> list[float]:
+        return self._tests[self.shown].differences
 
     @property
     def pairs(self) -> int:
         return len(self.differences)
+
+    @property
+    def all_pairs(self) -> int:
+        """Of all stages: what the budget is spent on."""
+        return sum(self._seen.values())
 
     @property
     def wins(self) -> int:
@@ -185,35 +190,53 @@ class Gate:
     @property
     def effect(self) -> float:
         """Mean difference; 0 before the first pair."""
-        return sum(self.differences) / len(self.differences) if self.differences else 0.0
+        return math.fsum(self.differences) / self.pairs if self.pairs else 0.0
 
     @property
     def interval(self) -> tuple[float, float]:
-        """See :func:`interval`."""
+        """See :func:`reef.evaluation.eprocess.interval`."""
         return interval(self.differences)
 
     @property
     def evidence(self) -> float:
-        """The most wealth the promotion bet has had."""
-        return self._best
+        """The most wealth the promotion bet of the confirmation has had."""
+        return self._tests[Stage.CONFIRM].promotion.best
 
     @property
     def unguarded(self) -> tuple[str, ...]:
-        """Protected tasks that forbid a promotion for now: seen in too few pairs, or behind."""
-        return tuple(task for task, seen in self._guarded.items() if seen.pairs < GUARDED_PAIRS or seen.total < 0)
+        """Protected groups that forbid a promotion for now."""
+        return self._guards.waiting
 
-    def _observe_guard(self, difference: float, task: str) -> None:
-        seen = self._guarded.get(task)
-        if seen is not None:
-            seen.pairs += 1
-            seen.losses += difference < 0
-            seen.total += difference
+    @property
+    def progress(self) -> str:
+        """Where it stands, in a few words."""
+        if self.stage is Stage.GUARD:
+            return f"better; watching the protected {', '.join(self.unguarded)}"
+        promotion = self._tests[self.stage].promotion
+        return f"{'screening, ' if self.stage is Stage.SCREEN else ''}evidence {promotion.best:.3g} of {promotion.target:.0f}"
 
-    def _regressed(self) -> str:
-        return next((task for task, seen in self._guarded.items() if seen.losses >= GUARDED_PAIRS and seen.total < 0), "")
+    def _go_on(self) -> None:
+        """A stage was passed."""
+        if self.stage is Stage.SCREEN:
+            self.stage = Stage.CONFIRM
+        elif self._guards.waiting:
+            self.stage = Stage.GUARD
+        elif objection := next((guard.objection for guard in self._prices if guard.objection), ""):
+            self._decide(Decision.REJECT, f"better, but {objection}")
+        else:
+            self._decide(Decision.PROMOTE, f"better: evidence {self.evidence:.0f} where {1 / self.terms.share:.0f} were needed")
 
     def _decide(self, decision: Decision, why: str) -> None:
         low, high = self.interval
         tally = f"{self.wins} won, {self.losses} lost, {self.pairs - self.wins - self.losses} alike of {self.pairs} pairs"
+        screened = self._seen[Stage.SCREEN]
+        after = f" after {screened} pairs of screening" if self.shown is Stage.CONFIRM and screened else ""
         self.decision = decision
-        self.reason = f"{why[0].upper()}{why[1:]}. {tally}; effect {self.effect:+.2f}, between {low:+.2f} and {high:+.2f}."
+        self.reason = f"{why[0].upper()}{why[1:]}. {tally}{after}; effect {self.effect:+.2f}, between {low:+.2f} and {high:+.2f}."
+
+
+def terms_from(stored: Mapping[str, Any]) -> Terms:
+    """Terms as they were kept with a verdict."""
+    names = Terms.__dataclass_fields__
+    fields = {name: value for name, value in stored.items() if name in names}
+    return Terms(**{**fields, "protected": {name: tuple(tasks) for name, tasks in fields["protected"].items()}})

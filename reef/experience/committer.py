@@ -21,15 +21,18 @@ from typing import Any, Protocol, cast
 import orjson
 import sqlalchemy as sa
 
+from reef import failpoints
 from reef.errors import StorageError
 from reef.experience import database, jsontext, recall, statements
 from reef.experience.rows import Dismantler
+from reef.experience.structure import Stored
 from reef.experience.threads import Thread
-from reef.types import End, Origin, Record
+from reef.types import End, Origin, Record, TokenTrace
 
 SIZE = struct.Struct("!Q")
 """What stands before each message between a gateway and its keeper."""
 STOP_S = 30.0
+MOST_TRIES = 5
 ANSWER_S = 60.0
 """Bound on one batch; longer than the 30 s a locked SQLite is waited for."""
 
@@ -83,10 +86,22 @@ class Committer:
             self._connection = None
 
     def _commit(self, records: Sequence[Record]) -> None:
+        for _ in range(MOST_TRIES):
+            try:
+                self._try_to_commit(records)
+                return
+            except statements.BasesGone:  # retention dropped a session that was remembered: what there is is looked up again
+                continue
+        raise StorageError("records that others are based on are dropped as fast as they are looked up")
+
+    def _try_to_commit(self, records: Sequence[Record]) -> None:
         try:
             rows = self._dismantler.rows(records)
+            failpoints.reach("experience.rows")
             with self._transaction() as tx:
                 self._inserts.run(tx, rows)
+                failpoints.reach("experience.inserted")
+            failpoints.reach("experience.committed")
         except BaseException:
             self._dismantler.forget()  # it took for stored what is not
             self.close()
@@ -96,7 +111,7 @@ class Committer:
         with self._reads.connect() as tx:
             return recall.threads(tx, scenario, session)
 
-    def _recall_opening(self, opening: bytes) -> recall.Found | None:
+    def _recall_opening(self, opening: bytes) -> list[Stored]:
         with self._reads.connect() as tx:
             return recall.opening(tx, opening)
 
@@ -280,7 +295,14 @@ def encode(records: Sequence[Record]) -> bytes:
 
 def decode(text: bytes) -> list[Record]:
     """The records :func:`encode` wrote."""
-    return [Record(**{**found, "origin": Origin(found["origin"]), "end": End(found["end"])}) for found in jsontext.loads(text)]
+    return [_record(found) for found in jsontext.loads(text)]
+
+
+def _record(found: dict[str, Any]) -> Record:
+    tokens = found["tokens"]
+    if tokens is not None:
+        tokens = TokenTrace(**{name: tuple(values) for name, values in tokens.items()})
+    return Record(**{**found, "origin": Origin(found["origin"]), "end": End(found["end"]), "tokens": tokens})
 
 
 def frame(data: bytes) -> bytes:

@@ -8,6 +8,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from reef.errors import ConfigError
+from reef.experience import revisions
 
 metadata = sa.MetaData()
 
@@ -70,8 +71,16 @@ def announce(table: sa.Table) -> None:
 
 
 def create_tables(engine: sa.Engine) -> None:
-    """Create what is missing. Called once, by the supervisor, before any other process opens the database."""
-    metadata.create_all(engine)
+    """Create what is missing. Called by the supervisor, before any other process opens the database.
+
+    Raises:
+        ConfigError: the database is of an older or newer revision; nothing was changed.
+    """
+    with engine.connect() as connection:
+        if revisions.is_current(connection, metadata):
+            return
+    with write(engine).begin() as tx:
+        revisions.create(tx, metadata)
 
 
 def _pragmas(connection: sqlite3.Connection, _record: object) -> None:

@@ -11,6 +11,7 @@ import sys
 
 import orjson
 
+from reef import failpoints
 from reef.errors import StorageError
 from reef.experience import database, schema  # noqa: F401 - registers its tables
 from reef.experience.committer import SIZE, Committer, decode, frame
@@ -24,11 +25,13 @@ def main() -> None:
         committer = Committer(database.connect(hello["url"]), redact=hello["redact"])
         while True:
             records = decode(receive(stream))
+            failpoints.reach("experience.received")
             try:
                 answer: dict[str, object] = {"problems": committer.commit(records)}
             except StorageError as error:
                 answer = {"failed": error.message}
             stream.sendall(frame(orjson.dumps(answer)))
+            failpoints.reach("experience.answered")
     except (EOFError, ConnectionError):
         return
 

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 import zstandard
 from sqlalchemy import RowMapping
 
-from reef.experience import delta, dialects, jsontext, schema
-from reef.types import JSON, End, Origin, Record
+from reef.experience import delta, dialects, jsontext, schema, traces
+from reef.types import JSON, End, Origin, Record, TokenTrace
 
 _records, _blobs = schema.records, schema.blobs
 
@@ -23,26 +23,38 @@ class Conversation(NamedTuple):
     """None where the response has no place for turns."""
     response: JSON
     """The response without its turns."""
+    tokens: TokenTrace | None
+
+
+_NOTHING = Conversation([], None, None, None)
+
+
+class ContentGone(LookupError):
+    """Retention dropped the content of a record: in the moment it was to be read, or before."""
 
 
 class Reader:
     """Reads within one transaction. What comes from one reader shares turns: copy before changing one."""
 
+    COLUMNS = (_records.c.id, _records.c.base, _records.c.delta, _records.c.tokens)
+    """What :meth:`add` needs."""
+
     def __init__(self, tx: sa.Connection) -> None:
         self._tx = tx
-        self._deltas: dict[str, tuple[str | None, bytes]] = {}
-        """Base and delta by receipt."""
+        self._deltas: dict[str, tuple[str | None, bytes, bytes | None]] = {}
+        """Base, delta and tokens by receipt."""
         self._found: dict[str, Conversation] = {}
         self._decompress = zstandard.ZstdDecompressor().decompress
 
     def add(self, rows: Iterable[Any]) -> None:
         """Take rows of ``records`` that were read already."""
-        self._deltas |= {row.id: (row.base, row.delta) for row in rows}
+        self._deltas |= {row.id: (row.base, row.delta, row.tokens) for row in rows}
 
     def conversation(self, receipt: str) -> Conversation:
         """The turns of one record.
 
         Raises:
+            ContentGone: it was dropped.
             LookupError: it, or one it is based on, is not there.
         """
         path = []
@@ -53,13 +65,14 @@ class Reader:
             path.append(name)
             name = self._deltas[name][0]
         for name in reversed(path):
-            base, data = self._deltas[name]
+            base, data, packed = self._deltas[name]
+            if not data:
+                raise ContentGone(name)
             copies, added, answer, response = self._unpack(data)
-            shared: list[JSON] = []
-            if base is not None:
-                below = self._found[base]
-                shared = below.prompt + (below.answer or [])
-            self._found[name] = Conversation(delta.put_together(copies, added, shared), answer, response)
+            below = self._found[base] if base is not None else _NOTHING
+            prompt = delta.put_together(copies, added, below.prompt + (below.answer or []))
+            tokens = None if packed is None else traces.unpack(packed, below.tokens)
+            self._found[name] = Conversation(prompt, answer, response, tokens)
         return self._found[receipt]
 
     def record(self, row: RowMapping) -> Record:
@@ -92,6 +105,7 @@ class Reader:
             first_byte_ms=row["first_byte_ms"],
             duration_ms=row["duration_ms"],
             error=row["error"],
+            tokens=conversation.tokens,
         )
 
     def _blob(self, name: bytes) -> Any:
@@ -103,9 +117,8 @@ class Reader:
 
     def _read_down(self, receipt: str) -> None:
         """Read the record and all below it."""
-        columns = _records.c.id, _records.c.base, _records.c.delta
-        path = sa.select(*columns).where(_records.c.id == receipt).cte(recursive=True)
-        path = path.union_all(sa.select(*columns).where(_records.c.id == path.c.base))
+        path = sa.select(*self.COLUMNS).where(_records.c.id == receipt).cte(recursive=True)
+        path = path.union_all(sa.select(*self.COLUMNS).where(_records.c.id == path.c.base))
         self.add(self._tx.execute(sa.select(path)).all())
         if receipt not in self._deltas:
             raise LookupError(receipt)

@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import RowMapping
 
+from reef import failpoints
 from reef.errors import Conflict, InvalidRequest, NotFound
 from reef.experience import ids, jsontext, schema
 from reef.redaction import redact
@@ -38,6 +39,10 @@ class ReportDraft:
     """Empty: a new id is made."""
     redact: bool = True
     """Take secrets out of feedback and metadata before they are stored."""
+    quoted: tuple[str, ...] = ()
+    """Of an imported report on a session: the records it quoted when it was made. Else those the session has now."""
+    created_at: float | None = None
+    """Of an imported report: when it was made. Else now."""
 
     def __post_init__(self) -> None:
         if bool(self.references) == (self.session is not None):
@@ -51,9 +56,11 @@ class ReportDraft:
             raise InvalidRequest(f"score must be a finite number, not {self.score}", hint="0 is failed, 1 is perfect.")
 
     def digest(self) -> bytes:
-        """Equal for equal content, whatever the id."""
-        content = [self.scenario, list(dict.fromkeys(self.references)), self.session, self.score, self.feedback, dict(self.metadata)]
-        return ids.digest(jsontext.dumps_sorted(content))
+        """Equal for equal content, whatever the id. What is redacted does not count: an export no longer has it."""
+        score = None if self.score is None else float(self.score)
+        content = [self.scenario, sorted(set(self.references)), self.session, score, self.feedback, dict(self.metadata)]
+        text = jsontext.dumps_sorted(content)
+        return ids.digest(redact(text) if self.redact else text)
 
 
 def insert(tx: sa.Connection, draft: ReportDraft) -> tuple[Report, bool]:
@@ -73,12 +80,14 @@ def insert(tx: sa.Connection, draft: ReportDraft) -> tuple[Report, bool]:
         score=None if draft.score is None else float(draft.score),
         feedback=_kept(draft.feedback, draft=draft),
         metadata=_kept(dict(draft.metadata), draft=draft),
-        created_at=time.time(),
+        created_at=time.time() if draft.created_at is None else draft.created_at,
     )
     values = {name: getattr(report, name) for name in ("id", "scenario", "session", "score", "feedback", "metadata", "created_at")}
     tx.execute(schema.reports.insert().values(**values, digest=digest))
+    failpoints.reach("report.half")
     quoted = [{"report": report.id, "position": position, "record": record} for position, record in enumerate(report.references)]
     tx.execute(schema.report_references.insert(), quoted)
+    failpoints.reach("report.inserted")
     return report, True
 
 
@@ -86,7 +95,7 @@ def load(tx: sa.Connection, rows: Sequence[RowMapping]) -> list[Report]:
     """Rows of ``reports`` with the receipts they quote."""
     quoted: dict[str, list[str]] = {row["id"]: [] for row in rows}
     table = schema.report_references
-    for part in _parts(list(quoted)):
+    for part in parts(list(quoted)):
         query = sa.select(table.c.report, table.c.record).where(table.c.report.in_(part)).order_by(table.c.report, table.c.position)
         for report, record in tx.execute(query):
             quoted[report].append(record)
@@ -113,7 +122,7 @@ def _references(tx: sa.Connection, draft: ReportDraft) -> tuple[str, ...]:
     """The receipts a draft quotes, oldest first."""
     table = schema.records
     query = sa.select(table.c.id, table.c.seq).where(table.c.scenario == draft.scenario)
-    if draft.session is not None:
+    if draft.session is not None and not draft.quoted:
         found = tuple(tx.execute(query.where(table.c.session == draft.session).order_by(table.c.seq)).scalars())
         if not found:
             raise NotFound(
@@ -122,9 +131,10 @@ def _references(tx: sa.Connection, draft: ReportDraft) -> tuple[str, ...]:
             )
         return found
     sequence = {}
-    for part in _parts(list(dict.fromkeys(draft.references))):
+    references = draft.references or draft.quoted
+    for part in parts(list(dict.fromkeys(references))):
         sequence.update({row.id: row.seq for row in tx.execute(query.where(table.c.id.in_(part)))})
-    for reference in draft.references:
+    for reference in references:
         if reference not in sequence:
             raise NotFound(
                 f"there is no record {reference} in scenario {draft.scenario}",
@@ -133,6 +143,6 @@ def _references(tx: sa.Connection, draft: ReportDraft) -> tuple[str, ...]:
     return tuple(sorted(sequence, key=sequence.__getitem__))
 
 
-def _parts(names: list[str], *, size: int = 500) -> list[list[str]]:
+def parts(names: list[str], *, size: int = 500) -> list[list[str]]:
     """Slices small enough for the databases' bound on parameters."""
     return [names[start : start + size] for start in range(0, len(names), size)]

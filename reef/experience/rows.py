@@ -7,6 +7,7 @@ turns stand is told by the record's dialect.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import zstandard
 
 from reef import redaction
-from reef.experience import delta, dialects, jsontext
+from reef.experience import delta, dialects, jsontext, traces
 from reef.experience.ids import digest
 from reef.experience.known import Known
 from reef.experience.structure import Recall as RecallOpening
@@ -22,14 +23,17 @@ from reef.experience.structure import Structure
 from reef.experience.threads import MAX_DEPTH, Sessions, Thread
 from reef.types import JSON, Record
 
-BLOB_COLUMNS = ("digest", "data")
+BLOB_COLUMNS = ("digest", "data", "touched_at", "loose")
 RECORD_COLUMNS = (
     "id", "scenario", "session", "opening", "release", "origin", "dialect", "upstream", "model", "end", "status", "streamed", "base",
-    "depth", "turns", "system", "request_envelope", "delta", "prompt_tokens", "completion_tokens", "started_at", "first_byte_ms",
+    "depth", "turns", "system", "request_envelope", "delta", "tokens", "prompt_tokens", "completion_tokens", "started_at", "first_byte_ms",
     "duration_ms", "error",
 )  # fmt: skip
 DELTA = RECORD_COLUMNS.index("delta")
 OF_THE_SYSTEM = ("system", "developer")
+TOUCH_S = 600.0
+"""How long a blob is taken for stored without making sure. Blobs that were touched within an hour are never collected, see
+:mod:`reef.experience.sweep`."""
 
 Recall = Callable[[str, str], list[Thread]]
 """Of a scenario and a session: its threads as they are stored, the one with the newest record last."""
@@ -42,6 +46,8 @@ class Rows:
     blobs: dict[bytes, bytes] = field(default_factory=dict)
     """By digest; compressed when the batch is complete."""
     records: list[list[Any]] = field(default_factory=list)
+    bases: set[str] = field(default_factory=set)
+    """Records of earlier batches that these are based on: they must still have their content when these are stored."""
 
 
 class Dismantler:
@@ -69,13 +75,16 @@ class Dismantler:
         """Forget what is stored; it is looked up again."""
         self._sessions = Sessions(turns=self._remember)
         self._structure = Structure(self._recall_opening, remember=self._remember)
-        self._blobs: Known[bool] = Known(size=self._remember)
+        self._blobs: Known[float] = Known(size=self._remember)
+        """When each was touched."""
 
     def rows(self, records: Sequence[Record]) -> Rows:
         """Take a batch apart."""
         rows = Rows()
+        self._now = time.monotonic()
         for record in records:
             self._add(record, rows)
+        rows.bases.difference_update([row[0] for row in rows.records])
         self._compress(rows)
         return rows
 
@@ -98,7 +107,9 @@ class Dismantler:
         session, opening = record.session, None
         if session is None:
             session, opening = self._structure.session(record, turns or (), names, answer or ())
-        base, depth, copied = self._place(record, session, names, said)
+        base, copied = self._place(record, session, names, said)
+        if base is not None:
+            rows.bases.add(base.receipt)
         if copied:
             inside = {place for at, _, count in copied for place in range(at, at + count)}
             texts = [text for place, text in enumerate(texts) if place not in inside]
@@ -117,12 +128,13 @@ class Dismantler:
                 record.end.value,
                 record.status,
                 record.streamed,
-                base,
-                depth,
+                None if base is None else base.receipt,
+                0 if base is None else base.depth + 1,
                 None if turns is None else len(turns),
                 system,
                 self._add_blob(jsontext.dumps(request), rows),
                 delta.text(copied, texts, None if answer is None else said, jsontext.dumps(response)),
+                None if record.tokens is None else traces.pack(record.tokens, base.tokens if base is not None else None),
                 usage.get("prompt_tokens"),
                 usage.get("completion_tokens"),
                 record.started_at,
@@ -132,26 +144,25 @@ class Dismantler:
             ]
         )
 
-    def _place(
-        self, record: Record, session: str, names: list[bytes], said: Sequence[bytes]
-    ) -> tuple[str | None, int, Sequence[delta.Copy]]:
+    def _place(self, record: Record, session: str, names: list[bytes], said: Sequence[bytes]) -> tuple[Thread | None, Sequence[delta.Copy]]:
         """Find a record's base among the threads of its session, and make it the newest of its thread."""
         known = self._sessions.get(record.scenario, session)
         if known is None:
             known = self._sessions.new(record.scenario, session, self._recall(record.scenario, session))
-        base, depth, carried_on = None, 0, None
+        base = carried_on = None
         copied: Sequence[delta.Copy] = ()
         if (nearest := known.nearest(names)) is not None:
             thread, shared = nearest
             if thread.depth < MAX_DEPTH:
-                base, depth = thread.receipt, thread.depth + 1
+                base = thread
                 copied = delta.copies(names, thread.names, thread.places)
             if 2 * shared >= len(thread.names):
                 carried_on = thread
         names = names + [digest(text) for text in said]
-        known.add(Thread(record.id, depth=depth, names=names), after=carried_on)
+        depth = 0 if base is None else base.depth + 1
+        known.add(Thread(record.id, depth=depth, names=names, tokens=record.tokens), after=carried_on)
         self._sessions.grew(len(names) - (len(carried_on.names) if carried_on else 0))
-        return base, depth, copied
+        return base, copied
 
     def _clean(self, text: str) -> str:
         return self._redact(text.encode()).decode() if text else text
@@ -169,8 +180,9 @@ class Dismantler:
 
     def _add_blob(self, text: bytes, rows: Rows) -> bytes:
         name = digest(text)
-        if self._blobs.get(name) is None:
-            self._blobs.add(name, True)
+        touched = self._blobs.get(name)
+        if touched is None or self._now - touched > TOUCH_S:
+            self._blobs.add(name, self._now)
             rows.blobs[name] = text
         return name
 

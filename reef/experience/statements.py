@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from reef import failpoints
 from reef.experience import schema
 from reef.experience.rows import BLOB_COLUMNS, RECORD_COLUMNS, Rows
 
@@ -25,14 +26,13 @@ MOST_ROWS = 64
 class Insert:
     """Inserts rows into one table."""
 
-    def __init__(self, engine: sa.Engine, table: sa.Table, columns: Sequence[str], *, once: bool) -> None:
+    def __init__(self, engine: sa.Engine, table: sa.Table, columns: Sequence[str], *, again: str = "") -> None:
         quote = engine.dialect.identifier_preparer.quote
         mark = "?" if engine.dialect.paramstyle == "qmark" else "%s"
         names = ", ".join(quote(column) for column in columns)
         row = "(" + ", ".join([mark] * len(columns)) + ")"
-        end = " ON CONFLICT DO NOTHING" if once else ""
         head = f"INSERT INTO {quote(table.name)} ({names}) VALUES "  # noqa: S608 - names of our own
-        self._texts = [head + ", ".join([row] * size) + end for size in range(MOST_ROWS + 1)]
+        self._texts = [head + ", ".join([row] * size) + again for size in range(MOST_ROWS + 1)]
 
     def run(self, cursor: Any, rows: Sequence[Sequence[Any]]) -> None:
         """Insert ``rows``."""
@@ -41,18 +41,53 @@ class Insert:
             cursor.execute(self._texts[len(part)], [value for row in part for value in row])
 
 
+class BasesGone(Exception):
+    """Retention dropped what the records of a batch are based on."""
+
+
+class Bases:
+    """Makes sure that records have their content, and that it stays until the end of the transaction.
+
+    SQLite has one writer at a time. On PostgreSQL the rows are locked; whoever drops content passes rows over that others hold.
+    """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        mark, end = ("%s", " FOR SHARE") if engine.dialect.name == "postgresql" else ("?", "")
+        head = f"SELECT 1 FROM {schema.records.name} WHERE gone_at IS NULL AND id IN ("  # noqa: S608 - names of our own
+        self._texts = [head + ", ".join([mark] * size) + ")" + end for size in range(MOST_ROWS + 1)]
+
+    def check(self, cursor: Any, receipts: Sequence[str]) -> None:
+        """Look at ``receipts``.
+
+        Raises:
+            BasesGone: one of them has no content.
+        """
+        for start in range(0, len(receipts), MOST_ROWS):
+            part = receipts[start : start + MOST_ROWS]
+            if len(cursor.execute(self._texts[len(part)], part).fetchall()) < len(part):
+                raise BasesGone
+
+
 @dataclass(frozen=True, slots=True)
 class Inserts:
     """The inserts of a batch."""
 
+    bases: Bases
     blobs: Insert
     records: Insert
 
     def run(self, tx: sa.Connection, rows: Rows) -> None:
-        """Insert a batch."""
+        """Insert a batch.
+
+        Raises:
+            BasesGone: a record that one of them is based on has lost its content. Nothing was inserted.
+        """
         cursor = tx.connection.cursor()
+        now = time.time()
         try:
-            self.blobs.run(cursor, list(rows.blobs.items()))
+            self.bases.check(cursor, sorted(rows.bases))
+            # in the order of their names: two gateways that touch the same ones must not wait for each other
+            self.blobs.run(cursor, [(name, data, now, False) for name, data in sorted(rows.blobs.items())])
             self.records.run(cursor, rows.records)
         except tx.dialect.loaded_dbapi.OperationalError as error:
             raise sa.exc.OperationalError("INSERT", None, error) from error
@@ -61,8 +96,9 @@ class Inserts:
 def inserts(engine: sa.Engine) -> Inserts:
     """Prepare for the engine's dialect."""
     return Inserts(
-        blobs=Insert(engine, schema.blobs, BLOB_COLUMNS, once=True),
-        records=Insert(engine, schema.records, RECORD_COLUMNS, once=False),
+        bases=Bases(engine),
+        blobs=Insert(engine, schema.blobs, BLOB_COLUMNS, again=" ON CONFLICT (digest) DO UPDATE SET touched_at = excluded.touched_at"),
+        records=Insert(engine, schema.records, RECORD_COLUMNS),
     )
 
 
@@ -74,3 +110,4 @@ def upsert_session(tx: sa.Connection, *, scenario: str, session: str, adapter: s
         index_elements=["scenario", "id"], set_={"adapter": statement.excluded.adapter, "release": statement.excluded.release}
     )
     tx.execute(again)
+    failpoints.reach("session.inserted")

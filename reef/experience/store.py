@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import sqlalchemy as sa
 
 from reef.errors import NotFound
-from reef.experience import reports, schema
-from reef.experience.reader import Reader
+from reef.experience import reports, schema, session_list, tombstones
+from reef.experience.reader import ContentGone, Reader
 from reef.types import Origin, Record, Report
 
 _records, _reports = schema.records, schema.reports
@@ -27,14 +28,25 @@ class ExperienceStore:
         """One record by its receipt.
 
         Raises:
+            Gone: retention dropped its content.
             NotFound: there is none.
         """
-        found = self._load_records(sa.select(_records).where(_records.c.id == record))
+        found = self._load_records(sa.select(_records).where(_records.c.id == record, _records.c.gone_at.is_(None)))
         if not found:
-            raise NotFound(
-                f"there is no record {record}", hint="A receipt is the x-reef-agent-record-id of an answer that reached its end."
-            )
+            raise self._missing(record)
         return found[0]
+
+    def scenario_of(self, record: str) -> str:
+        """The scenario of a record, whether or not it still has its content.
+
+        Raises:
+            NotFound: there is none.
+        """
+        with self._engine.connect() as tx:
+            found = tx.execute(sa.select(_records.c.scenario).where(_records.c.id == record)).scalar()
+        if found is None:
+            raise self._missing(record)
+        return found
 
     def records(
         self,
@@ -46,7 +58,7 @@ class ExperienceStore:
         newest: bool = False,
         limit: int = 100,
     ) -> list[Record]:
-        """Records of a scenario in the order they were stored.
+        """Records of a scenario that have their content, in the order they were stored.
 
         Args:
             after: skip up to here: a receipt, or a position in the log.
@@ -55,7 +67,7 @@ class ExperienceStore:
         Raises:
             NotFound: ``after`` is a receipt that does not exist.
         """
-        query = sa.select(_records).where(_records.c.scenario == scenario)
+        query = sa.select(_records).where(_records.c.scenario == scenario, _records.c.gone_at.is_(None))
         if session is not None:
             query = query.where(_records.c.session == session)
         if origin is not None:
@@ -64,9 +76,64 @@ class ExperienceStore:
         return self._load_records(query.where(_records.c.seq > self._position(after)).order_by(order).limit(limit))
 
     def session_records(self, scenario: str, session: str) -> list[Record]:
-        """Every record of one agent run, oldest first."""
+        """Every record of one agent run that has its content, oldest first."""
         query = sa.select(_records).where(_records.c.scenario == scenario, _records.c.session == session)
-        return self._load_records(query.order_by(_records.c.seq))
+        return self._load_records(query.where(_records.c.gone_at.is_(None)).order_by(_records.c.seq))
+
+    def session_part(
+        self, scenario: str, session: str, *, after: str = "", limit: int, overlap: int = 0
+    ) -> tuple[list[Record], list[Record]]:
+        """Some records of one agent run that have their content, oldest first, and before them some that came just before.
+
+        Args:
+            after: the receipt after which to go on; empty: from the start.
+            limit: how many, at most.
+            overlap: how many of those up to ``after``.
+
+        Raises:
+            NotFound: ``after`` is a receipt that does not exist.
+        """
+        position = self._position(after or 0)
+        query = sa.select(_records).where(_records.c.scenario == scenario, _records.c.session == session)
+        query = query.where(_records.c.gone_at.is_(None))
+        older = query.where(_records.c.seq <= position).order_by(_records.c.seq.desc()).limit(overlap).subquery()
+        newer = query.where(_records.c.seq > position).order_by(_records.c.seq).limit(limit).subquery()
+        with self._engine.connect() as tx:
+            before = tx.execute(sa.select(sa.func.count()).select_from(older)).scalar_one()
+        found = self._load_records(sa.select(sa.union_all(sa.select(older), sa.select(newer)).subquery()))
+        return found[:before], found[before:]
+
+    def sessions(self, scenario: str, *, limit: int = 50, before: int | None = None) -> session_list.Page:
+        """The newest agent runs of a scenario, the one with the newest record first.
+
+        The work is bounded: a page is made from the newest 10,000 records of the scenario, as far as they are among the newest 100,000 of
+        the log. A session that began before them is counted from there on only, and says so; a page may have fewer sessions than
+        asked for, or none, though an older one has more.
+
+        Args:
+            before: where the page before this one says to go on.
+        """
+        with self._engine.connect() as tx:
+            return session_list.page(tx, scenario, limit=limit, before=before)
+
+    def session(self, scenario: str, session: str) -> session_list.Summary:
+        """One agent run in one line, by its newest 10,000 records.
+
+        Raises:
+            NotFound: it has no records.
+        """
+        with self._engine.connect() as tx:
+            found = session_list.one(tx, scenario, session)
+        if found is None:
+            raise NotFound(
+                f"session {session} of scenario {scenario} has no records", hint=f"`reef sessions -s {scenario}` lists those it has."
+            )
+        return found
+
+    def session_reports(self, scenario: str, session: str, *, limit: int = 100) -> list[Report]:
+        """The newest reports that quote an agent run or one of its records, oldest first."""
+        query = sa.select(_reports).where(session_list.reports_of(scenario, session))
+        return self._load_reports(query.order_by(_reports.c.seq.desc()).limit(limit))[::-1]
 
     def report(self, report: str) -> Report:
         """One report.
@@ -103,6 +170,15 @@ class ExperienceStore:
         with self._engine.connect() as tx:
             return {name: tx.execute(sa.select(sa.func.count()).select_from(table)).scalar_one() for name, table in tables.items()}
 
+    def _missing(self, record: str) -> NotFound:
+        with self._engine.connect() as tx:
+            row = tx.execute(sa.select(*tombstones.KEPT).where(_records.c.id == record)).mappings().first()
+        if row is None:
+            return NotFound(
+                f"there is no record {record}", hint="A receipt is the x-reef-agent-record-id of an answer that reached its end."
+            )
+        return tombstones.gone(row)
+
     def _position(self, after: int | str) -> int:
         if isinstance(after, int):
             return after
@@ -122,4 +198,8 @@ class ExperienceStore:
             rows = tx.execute(query).all()
             reader = Reader(tx)
             reader.add(rows)
-            return [reader.record(row._mapping) for row in sorted(rows, key=lambda row: row.seq)]
+            found = []
+            for row in sorted(rows, key=lambda row: row.seq):
+                with contextlib.suppress(ContentGone):  # since the query
+                    found.append(reader.record(row._mapping))
+            return found

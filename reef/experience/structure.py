@@ -2,6 +2,10 @@
 
 A history is named by a chain of digests over its canonical turns. Where a record's prompt ended and where its answer ended is remembered;
 the next request of the same run passes through both. What starts anew, or repeats a prompt that was answered, is a run of its own.
+
+Some agents end every prompt with a turn that they take away again (OpenClaw: a user message about the moment). So the place before a last
+turn that no model made is remembered too, its *stem*, but counts only where the next request goes on from there with what a model said:
+several runs that begin alike, as with the rules of one project, have a stem in common and are not one run.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from reef.experience import ids, jsontext
 from reef.experience.ids import digest
 from reef.experience.known import Known
 from reef.experience.reader import Conversation
-from reef.experience.turns import canonical_turn
+from reef.experience.turns import canonical_turn, made_by_model
 from reef.types import JSON, End, Record
 
 RETRY_S = 600.0
@@ -26,12 +30,24 @@ class Mark(NamedTuple):
     session: str
     open_until: float
     """Until when the same prompt again belongs to the session, in Unix seconds: it was not answered, or it is an answer that ended here."""
+    stem: bool = False
+    """It ends before a prompt's last turn, which may be gone in the next."""
 
 
 ANSWERED = float("inf")
 
-Recall = Callable[[bytes], tuple[str, Sequence[Conversation]] | None]
-"""Of an opening: the session stored last that began like this, with its last exchanges."""
+
+class Stored(NamedTuple):
+    """An exchange that was stored without a session of its client's."""
+
+    session: str
+    open_until: float
+    """See :class:`Mark`."""
+    conversation: Conversation
+
+
+Recall = Callable[[bytes], Sequence[Stored]]
+"""Of an opening: the exchanges stored last that began like this, the newest last."""
 
 
 class Structure:
@@ -58,31 +74,45 @@ class Structure:
         chain = self._chain(record.scenario, turns, names)
         if not chain:
             return ids.session_id(), b""
-        found = self._find(chain, record.started_at)
-        if found is None and self._marks.get(chain[0]) is None and (stored := self._recall(chain[0])) is not None:
-            session, histories = stored
-            for history in histories:
-                self._remember(self._chain(record.scenario, history.prompt), history.answer or (), Mark(session, 0.0))
-            found = self._find(chain, record.started_at)
+        found, known = self._find(chain, turns, record.started_at)
+        if found is None and not known:
+            for stored in self._recall(chain[0]):
+                prompt, answered = stored.conversation.prompt, stored.conversation.answer or ()
+                self._remember(self._chain(record.scenario, prompt), prompt, answered, Mark(stored.session, stored.open_until))
+            found, _ = self._find(chain, turns, record.started_at)
         session = found or ids.session_id()
-        complete = record.end is End.COMPLETE
-        self._remember(chain, answer, Mark(session, 0.0 if complete else record.started_at + RETRY_S))
+        self._remember(chain, turns, answer, Mark(session, open_until(record.end, record.started_at)))
         return session, chain[0]
 
-    def _find(self, chain: Sequence[bytes], now: float) -> str | None:
-        for place in range(len(chain) - 1, -1, -1):
+    def _find(self, chain: Sequence[bytes], turns: Sequence[JSON], now: float) -> tuple[str | None, bool]:
+        """The session of the longest known history that this one carries on, and whether it is known to begin as another one did."""
+        last = len(chain) - 1
+        known = False
+        for place in range(last, -1, -1):
             mark = self._marks.get(chain[place])
-            carried_on = place < len(chain) - 1
-            if mark is not None and (carried_on or mark.open_until >= now):
-                return mark.session
-        return None  # nothing, or a prompt that was answered: a run that begins as another one did
+            if mark is None:
+                continue
+            if mark.stem:
+                if place < last and made_by_model(turns[place + 1]):
+                    return mark.session, True
+                continue
+            if place < last or mark.open_until >= now:
+                return mark.session, True
+            known = True
+        return None, known  # nothing, or a prompt that was answered: a run that begins as another one did
 
-    def _remember(self, chain: list[bytes], answer: Sequence[JSON], mark: Mark) -> None:
+    def _remember(self, chain: list[bytes], turns: Sequence[JSON], answer: Sequence[JSON], mark: Mark) -> None:
         if not chain:
             return
-        self._marks.add(chain[-1], mark)
-        answered = self._chain("", answer, start=chain[-1])
-        if answered:
+        self._mark(chain[-1], answer, mark)
+        if len(chain) > 1 and not made_by_model(turns[-1]):
+            self._mark(chain[-2], answer, mark._replace(stem=True))
+
+    def _mark(self, end: bytes, answer: Sequence[JSON], mark: Mark) -> None:
+        if not mark.stem or (there := self._marks.get(end)) is None or there.stem:  # a stem is the weaker evidence
+            self._marks.add(end, mark)
+        answered = self._chain("", answer, start=end)
+        if answered and answered[-1] != end:
             self._marks.add(answered[-1], Mark(mark.session, ANSWERED))
 
     def _chain(self, scenario: str, turns: Sequence[JSON], names: Sequence[bytes] = (), *, start: bytes = b"") -> list[bytes]:
@@ -100,3 +130,8 @@ class Structure:
                 chain = digest(chain + meaning)
             found.append(chain)
         return found
+
+
+def open_until(end: End, started_at: float) -> float:
+    """Until when the same prompt again is another try of an exchange."""
+    return 0.0 if end is End.COMPLETE else started_at + RETRY_S

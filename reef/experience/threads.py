@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from reef.types import TokenTrace
+
 MAX_THREADS = 16
 """Threads of one session that are remembered at least; those longest without a request are forgotten."""
 MAX_DEPTH = 256
@@ -19,11 +21,12 @@ MAX_DEPTH = 256
 class Thread:
     """A history by its newest record."""
 
-    __slots__ = ("_places", "depth", "names", "receipt")
+    __slots__ = ("_places", "depth", "names", "receipt", "tokens")
 
-    def __init__(self, receipt: str, *, depth: int, names: Sequence[bytes]) -> None:
+    def __init__(self, receipt: str, *, depth: int, names: Sequence[bytes], tokens: TokenTrace | None = None) -> None:
         self.receipt = receipt
         self.depth = depth
+        self.tokens = tokens
         self.names = names
         """Digests of its turns: the prompt's, then the answer's."""
         self._places: dict[bytes, int] | None = None

@@ -14,6 +14,10 @@ _TEXT_BLOCKS = frozenset({"text", "input_text", "output_text"})
 _REASONING_BLOCKS = frozenset({"thinking", "redacted_thinking", "reasoning"})
 _PASSING = frozenset({"id", "status", "reasoning", "reasoning_content", "reasoning_details"})
 """Keys of a turn itself that agents leave out when they send it back."""
+_CALL_IDS = frozenset({"id", "call_id", "tool_call_id", "tool_use_id"})
+"""Some agents write the ids of calls anew, with the characters only that every provider takes."""
+_PUNCTUATION = str.maketrans("", "", "_-.:|")
+_NO_MODEL = frozenset({"user", "system", "developer", "tool", "function"})
 
 
 def canonical_turn(turn: JSON) -> JSON:
@@ -35,6 +39,17 @@ def canonical_turn(turn: JSON) -> JSON:
     return meaning
 
 
+def made_by_model(turn: JSON) -> bool:
+    """Whether a turn is what a model said or called: an assistant's message, or such an item of the responses dialect."""
+    if not isinstance(turn, dict):
+        return False
+    role = turn.get("role")
+    if isinstance(role, str):
+        return role not in _NO_MODEL
+    kind = turn.get("type")
+    return isinstance(kind, str) and (kind == "reasoning" or kind.endswith("_call"))
+
+
 def canonical_message(message: JSON) -> JSON:
     """What a message, or a part of one, means, without what moves or comes and goes between two sendings of it."""
     if isinstance(message, dict):
@@ -44,7 +59,7 @@ def canonical_message(message: JSON) -> JSON:
                 continue
             if type(value) is str:  # nearly all of them
                 if value:
-                    kept[key] = value
+                    kept[key] = value.translate(_PUNCTUATION) if key in _CALL_IDS else value
                 continue
             meaning = canonical_message(value)
             if meaning is not None and meaning not in ("", []):

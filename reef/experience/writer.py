@@ -18,6 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 import structlog
 
+from reef import failpoints
 from reef.errors import ReefError, StorageError
 from reef.experience import reports, statements
 from reef.experience.committer import InThread, Storing
@@ -186,6 +187,7 @@ class Writer:
             self._fail(jobs, error)
             return
         self.last_error = ""
+        failpoints.reach("experience.told")
         for job, problem in zip(jobs, stored.result(), strict=True):
             self._answer(job, error=_refusal(problem) if problem else None)
 
@@ -217,6 +219,7 @@ class Writer:
                 with self._engine.begin() as tx:
                     assert not isinstance(job.work, Record)
                     result = job.work(tx)
+                failpoints.reach("other.committed")
             except ReefError as error:  # refused before it wrote anything
                 loop.call_soon_threadsafe(partial(self._answer, job, error=error))
             else:

@@ -28,14 +28,15 @@ def main() -> None:
     process.configure_logging()
     config = process.child_config()
     keeper = Keeper(config.database_url, redact=config.storage.redact)
-    keeper.start()  # it loads while this process does
+    if config.storage.record:
+        keeper.start()  # it loads while this process does
     server = uvicorn.Server(server_config(config, storing=keeper))
     spare_the_collector()
     process.when_parent_ends(lambda: setattr(server, "should_exit", True))
     listener = process.inherited_socket() or socket.create_server((config.listen.host, config.listen.port), backlog=BACKLOG)
     sockets = [listener]
-    local = unix_socket(config.state_dir / "run" / "gateway.sock")
-    if local is not None:
+    first = os.environ.get(process.WORKER, "1") == "1"
+    if first and (local := unix_socket(config.state_dir / "run" / "gateway.sock")) is not None:
         sockets.append(local)
     server.run(sockets=sockets)
 

@@ -10,8 +10,25 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 import reef
-from reef.errors import InvalidRequest, MethodNotAllowed, ReefError
-from reef.gateway import auth, counting, dialects, faults, harness, inference, openapi, records, reports, scenarios, service, tokens, wire
+from reef.errors import InvalidRequest, MethodNotAllowed, ReefError, Unauthorized
+from reef.gateway import (
+    auth,
+    counting,
+    dialects,
+    faults,
+    harness,
+    inference,
+    openapi,
+    openapi_access,
+    records,
+    reports,
+    scenarios,
+    service,
+    sessions,
+    tokens,
+    transfer,
+    wire,
+)
 from reef.gateway.scenario_index import check_name
 from reef.gateway.state import GatewayState
 
@@ -34,15 +51,16 @@ def create_app(state: GatewayState) -> ASGIApp:
         redoc_url=None,
     )
     app.state.reef = state
-    for module in (service, reports, records, scenarios, harness, tokens):
-        app.include_router(module.router)
+    routers = [module.router for module in (service, reports, records, sessions, scenarios, harness, tokens, transfer)]
+    for router in routers:
+        app.include_router(router)
     faults.install(app)
     described = app.openapi
     document: dict[str, Any] = {}
 
     def describe() -> dict[str, Any]:
         if not document:
-            document.update(openapi.extend(described()))
+            document.update(openapi.extend(described(), scopes=openapi_access.scopes_of(routers), open_to_all=state.auth.open))
         return document
 
     app.openapi = describe  # type: ignore[method-assign]
@@ -57,6 +75,7 @@ class Dispatcher:
 
     def __init__(self, state: GatewayState, inference: inference.Inference, counting: counting.Counting, rest: FastAPI) -> None:
         self._auth = state.auth
+        self._metrics = state.metrics
         self._inference = inference
         self._counting = counting
         self._rest = rest
@@ -72,21 +91,23 @@ class Dispatcher:
             try:
                 scenario, session, path = _take_apart(path, method)
             except ReefError as error:
-                await wire.send_error(send, error)
+                await self._refuse_base(scope, error, send)
                 return
             scope = {**scope, "path": path, "raw_path": path.encode()}
         if auth.is_public(method, path):
             await self._rest(scope, receive, send)
             return
-        dialect = dialects.BY_PATH.get(path) or (dialects.MESSAGES if path == dialects.COUNT_TOKENS else None)
+        dialect = _dialect_of(path)
         try:
             limits = self._auth.admit(scope, scenario=scenario).limits
             limits.take()
         except ReefError as error:
+            self._metrics.refuse(error.type)
             await wire.send_error(send, error, dialect=dialect)
             return
         try:
             if dialect is None:
+                _refuse_nul(scope)
                 await self._rest(scope, receive, send)
             elif method != "POST":
                 refusal = MethodNotAllowed(f"{method} {path}: only POST", hint="GET /openapi.json lists every route with its methods.")
@@ -95,8 +116,29 @@ class Dispatcher:
                 await self._counting(scope, receive, send)
             else:
                 await self._inference(scope, receive, send, dialect=dialect, scenario=scenario, session=session)
+        except InvalidRequest as error:
+            await wire.send_error(send, error)
         finally:
             limits.give()
+
+    async def _refuse_base(self, scope: Scope, error: ReefError, send: Send) -> None:
+        """Of a base URL that is none a stranger hears only that a token is needed."""
+        try:
+            self._auth.identify(scope["headers"])
+        except Unauthorized as stranger:
+            error = stranger
+        self._metrics.refuse(error.type)
+        await wire.send_error(send, error, dialect=_dialect_of("/" + "/".join(scope["path"].split("/")[4:])))
+
+
+def _refuse_nul(scope: Scope) -> None:
+    """No name holds the character that PostgreSQL has no place for; a parameter with it is refused before it reaches a query."""
+    if "\0" in scope["path"] or b"%00" in scope["query_string"]:
+        raise InvalidRequest("the address holds a NUL character", hint="Names are of the characters A-Z a-z 0-9 . _ : -.")
+
+
+def _dialect_of(path: str) -> dialects.Dialect | None:
+    return dialects.BY_PATH.get(path) or (dialects.MESSAGES if path == dialects.COUNT_TOKENS else None)
 
 
 def _take_apart(path: str, method: str) -> tuple[str, str, str]:

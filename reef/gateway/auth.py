@@ -70,6 +70,11 @@ class Auth:
         self.issued: Callable[[bytes], Caller | None] = lambda _secret: None
         """Finds the caller of a token that was issued: :meth:`reef.gateway.token_index.TokenIndex.caller`."""
 
+    @property
+    def open(self) -> bool:
+        """Whether whoever comes without a token has full access."""
+        return self._anyone is not None
+
     @classmethod
     def from_environment(cls, config: Config) -> Auth:
         """The tokens this process was started with."""
@@ -129,17 +134,23 @@ def is_public(method: str, path: str) -> bool:
     return path in PUBLIC or (path == "/" and method == "HEAD")
 
 
-def require(scope: str) -> Callable[[Request], Caller]:
-    """A FastAPI dependency: the caller, who has ``scope`` and keeps to its scenario."""
+@dataclass(frozen=True, slots=True)
+class Required:
+    """A FastAPI dependency: the caller, who has ``scope`` and keeps to its scenario. ``/openapi.json`` reads the scope of a route here."""
 
-    def dependency(request: Request) -> Caller:
+    scope: str
+
+    def __call__(self, request: Request) -> Caller:
         caller: Caller = request.scope[CALLER]
-        caller.require(scope)
+        caller.require(self.scope)
         if caller.scenario is not None:
             confinement.check(request, caller.scenario)
         return caller
 
-    return dependency
+
+def require(scope: str) -> Required:
+    """The dependency that lets only callers with ``scope`` through."""
+    return Required(scope)
 
 
 def _bearer(header: bytes) -> bytes:

@@ -19,7 +19,7 @@ NEUTRAL = frozenset({"/v1/models", "/reef/harness/adapters"})
 """Routes that say nothing about any scenario."""
 
 _OWNERS: dict[str, Callable[[Any, str], str]] = {
-    "record": lambda state, name: state.store.record(name).scenario,
+    "record": lambda state, name: state.store.scenario_of(name),
     "report": lambda state, name: state.store.report(name).scenario,
     "candidate": lambda state, name: state.controller.candidate(name).scenario,
 }

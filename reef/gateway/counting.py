@@ -31,15 +31,15 @@ class Counting:
             return
 
     async def _pass_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        upstream = self._state.upstream
         headers = wire.header_map(scope)
         caller: Caller = scope[CALLER]
         caller.require("infer")
-        upstream.check_speaks(MESSAGES.name)
         raw = await wire.read_body(headers, receive)
-        body, _ = upstream.address(wire.json_object(raw), raw)
+        body = wire.json_object(raw)
+        route = self._state.upstreams.route(MESSAGES.name, body.get("model"))
+        sent, _ = route.address(body, raw)
         path = COUNT_TOKENS.removeprefix("/v1")
-        answer = await upstream.post(path, body, headers=MESSAGES.passed(headers), query=scope["query_string"])
+        answer = await route.post(path, sent, body=body, headers=MESSAGES.passed(headers), query=scope["query_string"])
         try:
             counted = await answer.read()
         finally:

@@ -12,10 +12,19 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from reef import plugins
 from reef.errors import NotFound
 from reef.gateway.auth import require
+from reef.gateway.scenario_index import MAX_STEP
 from reef.harness.adapter import Adapter, Binding, load_adapter
 from reef.harness.client import base_url, install_script
 from reef.harness.tree import text
+from reef.releases import pins
 from reef.types import Release
+
+
+class ShellScript(PlainTextResponse):
+    """An answer to pipe into a shell."""
+
+    media_type = "text/x-shellscript"
+
 
 router = APIRouter(prefix="/reef/harness", tags=["harness"], dependencies=[Depends(require("harness"))])
 
@@ -28,6 +37,8 @@ async def the_scenario(
     """The scenario a request is about, created at its first use where that is allowed."""
     state = request.app.state.reef
     name = scenario or x_reef_scenario or state.config.scenarios.names[0]
+    if x_reef_scenario:  # what is nonsense is said so, overridden or not
+        state.scenarios.check_name(x_reef_scenario)
     state.scenarios.check(name)
     await state.scenarios.ensure(name)
     return name
@@ -39,6 +50,7 @@ def the_url(request: Request) -> str:
 
 
 Scenario = Annotated[str, Depends(the_scenario)]
+Client = Annotated[str, Query(pattern=pins.CLIENT, description="The installation that asks: it may be pinned to a release.")]
 Url = Annotated[str, Depends(the_url)]
 AdapterName = Annotated[str, Query(max_length=100, description="The coding agent, as in `/reef/harness/adapters`.")]
 
@@ -48,17 +60,20 @@ def pull(
     request: Request,
     scenario: Scenario,
     url: Url,
-    version: Annotated[str | None, Query(max_length=100, description="A step or a content id; the head if absent.")] = None,
+    version: Annotated[
+        str | None, Query(max_length=100, description="A step or a content id; if absent, where the client is pinned to, or the head.")
+    ] = None,
     adapter: Annotated[str | None, Query(max_length=100, description="Render the files for this coding agent.")] = None,
+    client: Client = "",
 ) -> JSONResponse:
     """A release's files as text, with their SHA-256 digests; with `adapter`, the agent's own files and how it is launched."""
     state = request.app.state.reef
-    release = _find(state, scenario, version)
+    release = _find(state, scenario, version, client)
     tree = state.controller.tree(scenario, release.step)
     extra: dict[str, Any] = {}
     if adapter is not None:
         chosen = load_adapter(adapter)
-        tree = chosen.render(tree, binding=Binding(f"{url}/v1", state.config.upstream.model))
+        tree = chosen.render(tree, binding=Binding(f"{url}/v1", state.config.default_model))
         extra = {"adapter": {"name": chosen.name, "version": chosen.install.version}, "launch": asdict(chosen.launch())}
     manifest = {
         "scenario": scenario,
@@ -77,9 +92,11 @@ def head(
     scenario: Scenario,
     adapter: Annotated[str | None, Query(max_length=100, description="The coding agent that asks.")] = None,
     have: Annotated[str | None, Query(max_length=100, description="The content id the caller has.")] = None,
+    client: Client = "",
 ) -> dict[str, Any]:
-    """The release that serves now, and whether it is news to a caller that has `have`. Small and quick: asked at every launch."""
-    release = request.app.state.reef.controller.head(scenario)
+    """The release to run, the head or where the client is pinned to, and whether it is news to a caller that has `have`. Small and quick:
+    asked at every launch."""
+    release = pins.release_for(request.app.state.reef.controller, scenario, client=client)
     if adapter is not None:
         load_adapter(adapter)
     return {**_brief(release), "update": have != release.content_id}
@@ -104,12 +121,12 @@ def releases(request: Request, scenario: Scenario) -> dict[str, Any]:
     return {"scenario": scenario, "head": chain[-1].step, "releases": [asdict(release) for release in chain]}
 
 
-@router.get("/diff")
+@router.get("/diff", response_class=PlainTextResponse)
 def diff(
     request: Request,
     scenario: Scenario,
-    old: Annotated[int | None, Query(alias="from", ge=1, description="A step; the one before `to` if absent.")] = None,
-    new: Annotated[int | None, Query(alias="to", ge=1, description="A step; the head if absent.")] = None,
+    old: Annotated[int | None, Query(alias="from", ge=1, le=MAX_STEP, description="A step; the one before `to` if absent.")] = None,
+    new: Annotated[int | None, Query(alias="to", ge=1, le=MAX_STEP, description="A step; the head if absent.")] = None,
 ) -> PlainTextResponse:
     """What changed between two releases, as `git diff` shows it."""
     controller = request.app.state.reef.controller
@@ -124,11 +141,10 @@ def adapters(url: Url) -> dict[str, Any]:
     return {"adapters": known, "broken": plugins.broken("reef.adapters")}
 
 
-@router.get("/install")
-def install(scenario: Scenario, url: Url, adapter: AdapterName) -> PlainTextResponse:
+@router.get("/install", response_class=ShellScript)
+def install(scenario: Scenario, url: Url, adapter: AdapterName) -> ShellScript:
     """A bash script that installs the agent and its wrapper on a user's machine. It holds no token."""
-    script = install_script(load_adapter(adapter), url=url, scenario=scenario)
-    return PlainTextResponse(script, media_type="text/x-shellscript")
+    return ShellScript(install_script(load_adapter(adapter), url=url, scenario=scenario))
 
 
 def _brief(release: Release) -> dict[str, Any]:
@@ -150,9 +166,9 @@ def _describe(adapter: Adapter, url: str) -> dict[str, Any]:
     }
 
 
-def _find(state: Any, scenario: str, version: str | None) -> Release:
+def _find(state: Any, scenario: str, version: str | None, client: str) -> Release:
     if version is None:
-        return state.controller.head(scenario)
+        return pins.release_for(state.controller, scenario, client=client)
     if version.isdecimal() and len(version) < 10:
         return state.controller.release(scenario, int(version))
     matches = [release for release in state.controller.releases(scenario) if release.content_id == version]

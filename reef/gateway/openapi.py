@@ -1,9 +1,11 @@
-"""The OpenAPI page of the inference routes, which FastAPI does not know because it does not serve them."""
+"""The OpenAPI page: FastAPI's own, the inference routes, which FastAPI does not know because it does not serve them, and what all share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+
+from reef.gateway import openapi_access, openapi_links
 
 _ERROR: dict[str, Any] = {
     "type": "object",
@@ -16,6 +18,12 @@ _ERROR: dict[str, Any] = {
         }
     },
 }
+_INFERENCE_ERROR: dict[str, Any] = {
+    "description": "Reef's own error, with a hint; or the provider's, passed on as it is.",
+    "type": "object",
+    "required": ["error"],
+    "properties": {"error": {"anyOf": [_ERROR["properties"]["error"], {"type": "object"}, {"type": "string"}]}},
+}
 _MESSAGE: dict[str, Any] = {
     "type": "object",
     "required": ["role"],
@@ -24,6 +32,7 @@ _MESSAGE: dict[str, Any] = {
 }
 _SCHEMAS: dict[str, Any] = {
     "Error": _ERROR,
+    "InferenceError": _INFERENCE_ERROR,
     "ChatCompletionRequest": {
         "description": "The provider's own body; it is passed on as it is.",
         "type": "object",
@@ -71,7 +80,7 @@ _SCHEMAS: dict[str, Any] = {
     "MessagesError": {
         "type": "object",
         "required": ["type", "error"],
-        "properties": {"type": {"const": "error"}, "error": _ERROR["properties"]["error"]},
+        "properties": {"type": {"const": "error"}, **_INFERENCE_ERROR["properties"]},
     },
     "ChatCompletion": {
         "description": "The provider's own answer; it is passed on as it is.",
@@ -89,11 +98,15 @@ _ERRORS = {
     401: "No token, or an unknown one",
     403: "A token that may not do this",
     404: "Unknown scenario, and implicit creation is off",
+    429: "The token is over its limits, or the provider's answer to too many requests",
     413: "The body is larger than 64 MiB",
     502: "The upstream cannot be reached, or broke off",
     504: "The upstream did not answer in time",
     507: "The exchange could not be stored",
 }
+_SCOPE = "infer"
+"""What the handlers of these routes ask for."""
+_PROVIDERS_OWN = {"description": "Whatever else the provider refuses with, passed on as it is."}
 
 
 def _header(name: str, description: str, kind: str = "string") -> dict[str, Any]:
@@ -102,7 +115,9 @@ def _header(name: str, description: str, kind: str = "string") -> dict[str, Any]
 
 _HEADERS = [
     _header("x-reef-scenario", "The workload this belongs to; the default one if it is left out."),
-    _header("x-reef-session", "The agent run this belongs to."),
+    _header(
+        "x-reef-session", "The agent run this belongs to; else the agent's own session header says it, else the history it carries on."
+    ),
     _header("x-reef-release", "The step of the harness release the client runs.", "integer"),
 ]
 _PATH = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in ("scenario", "session")]
@@ -117,7 +132,7 @@ class _Route:
     summary: str
     request: str
     answer: str
-    error: str = "Error"
+    error: str = "InferenceError"
     events: str = ""
     recorded: bool = True
 
@@ -142,24 +157,32 @@ _ROUTES = (
 )  # fmt: skip
 
 
-def extend(document: dict[str, Any]) -> dict[str, Any]:
-    """Add the inference routes to FastAPI's document."""
+def extend(document: dict[str, Any], *, scopes: openapi_access.Scopes, open_to_all: bool) -> dict[str, Any]:
+    """Add the inference routes to FastAPI's document, and to every operation who may call it and how it refuses.
+
+    Args:
+        scopes: the scope of FastAPI's routes: :func:`reef.gateway.openapi_access.scopes_of`.
+        open_to_all: whoever comes without a token has full access.
+    """
     paths = document.setdefault("paths", {})
     for route in _ROUTES:
         paths[route.path] = {"post": _describe(route, route.name, _HEADERS if route.recorded else [])}
         by_path = [*_PATH, _HEADERS[2]] if route.recorded else _PATH
         paths["/s/{scenario}/{session}" + route.path] = {"post": _describe(route, f"{route.name}_by_path", by_path)}
-    if "/v1/models" in paths:
-        models = dict(paths["/v1/models"]["get"], operationId="models_by_path", parameters=_PATH)
-        paths["/s/{scenario}/{session}/v1/models"] = {"get": models}
+    listed = paths["/v1/models"]["get"]
+    listed["responses"].update(_refusals("InferenceError", 502, 504), default=_PROVIDERS_OWN)
+    paths["/s/{scenario}/{session}/v1/models"] = {"get": {**listed, "operationId": "models_by_path", "parameters": _PATH}}
+    inference = {(method, path): _SCOPE for path, methods in paths.items() if "/v1/" in path for method in methods}
     components = document.setdefault("components", {})
     components.setdefault("schemas", {}).update(_SCHEMAS)
-    components["securitySchemes"] = {
-        "bearer": {"type": "http", "scheme": "bearer"},
-        "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
-    }
-    document["security"] = [{"bearer": []}, {"key": []}, {}]
+    openapi_links.add(paths)
+    openapi_access.apply(document, scopes={**inference, **scopes}, open_to_all=open_to_all)
     return document
+
+
+def _refusals(schema: str, *statuses: int) -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}
+    return {str(status): {"description": _ERRORS[status], "content": content} for status in statuses}
 
 
 def _describe(route: _Route, name: str, parameters: list[dict[str, Any]]) -> dict[str, Any]:
@@ -170,13 +193,10 @@ def _describe(route: _Route, name: str, parameters: list[dict[str, Any]]) -> dic
     if route.recorded:
         receipt = {"description": "The receipt, there from the start of the answer.", "schema": {"type": "string"}}
         answer["description"] += " Its last byte leaves when the record is on disk."
-        answer["headers"] = {"x-reef-agent-record-id": receipt}
-        answer["content"]["text/event-stream"] = {"schema": {"type": "string", "description": route.events}}
-    errors = {
-        str(status): {"description": text, "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{route.error}"}}}}
-        for status, text in _ERRORS.items()
-        if route.recorded or status != 507
-    }
+        overhead = {"description": "The gateway's own share of the time until here.", "schema": {"type": "number"}}
+        answer["headers"] = {"x-reef-agent-record-id": receipt, "x-reef-overhead-ms": overhead}
+        answer["content"]["text/event-stream"] = {"schema": {"type": "object", "description": route.events}}
+    errors = _refusals(route.error, *(status for status in _ERRORS if route.recorded or status != 507))
     return {
         "tags": ["inference"],
         "summary": route.summary,
@@ -189,5 +209,5 @@ def _describe(route: _Route, name: str, parameters: list[dict[str, Any]]) -> dic
             "required": True,
             "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{route.request}"}}},
         },
-        "responses": {"200": answer, **errors},
+        "responses": {"200": answer, **errors, "default": _PROVIDERS_OWN},
     }

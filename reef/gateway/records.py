@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
@@ -13,15 +13,17 @@ from reef.types import JSON, Origin
 
 router = APIRouter(tags=["experience"])
 
+_GONE: dict[int | str, dict[str, Any]] = {410: {"description": "Retention dropped its content. `kept` has what is left."}}
+
 
 def _json(value: JSON) -> Response:
     """FastAPI's encoder would walk every message of every request, and cannot write all of what clients send."""
     return Response(jsontext.dumps(value), media_type="application/json")
 
 
-@router.get("/reef/records/{record}", dependencies=[Depends(require("read"))])
+@router.get("/reef/records/{record}", dependencies=[Depends(require("read"))], responses=_GONE)
 def show_record(request: Request, record: str) -> Response:
-    """One exchange by its receipt."""
+    """One exchange by its receipt. Once retention dropped its content: 410, with what is kept."""
     return _json(asdict(request.app.state.reef.store.record(record)))
 
 

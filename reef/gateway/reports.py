@@ -9,24 +9,33 @@ from fastapi import APIRouter, Depends, Header, Request, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt
 
 from reef.experience.reports import ReportDraft
+from reef.gateway import report_schema
 from reef.gateway.auth import require
-from reef.gateway.scenario_index import check_name
+from reef.gateway.scenario_index import MAX_STEP, NAME, PLAIN, check_name, described
 
 router = APIRouter(tags=["experience"])
 Scenario = Annotated[str, Header(alias="x-reef-scenario", description="The scenario; the default one if it is left out.")]
 
 
+_EITHER: dict[str, Any] = {
+    "oneOf": [
+        {"required": ["references"], "properties": {"references": {"minItems": 1}, "session": {"type": "null"}}},
+        {"required": ["session"], "properties": {"session": {"type": "string"}, "references": {"maxItems": 0}}},
+    ]
+}
+
+
 class ReportBody(BaseModel):
     """How an answer, or a whole agent run, went."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", json_schema_extra=_EITHER)
 
     score: StrictInt | StrictFloat | None = Field(None, allow_inf_nan=False, description="0 is failed, 1 is perfect.")
     feedback: str | dict[str, Any] | list[Any] | None = Field(None, description="What was good or bad about it.")
-    references: list[str] = Field(
+    references: list[Annotated[str, Field(pattern=PLAIN)]] = Field(
         default_factory=list, description="Receipts: the x-reef-agent-record-id of the answers it grades.", max_length=10_000
     )
-    session: str | None = Field(None, description="Instead of references: every record of this session.")
+    session: str | None = Field(None, pattern=PLAIN, description="Instead of references: every record of this session.")
     metadata: dict[str, Any] = Field(default_factory=dict, description="Whatever helps to read it later.")
     agent_record_id: str | None = Field(
         None, pattern=r"^[A-Za-z0-9._:-]{1,128}$", description="The report's own id; sent twice, it is stored once."
@@ -50,17 +59,22 @@ class SessionBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    session: str
-    adapter: str = Field(description="The coding agent: a name in `reef.adapters`.", max_length=128)
-    release: int | None = Field(None, ge=1, description="The step of the release it runs.")
+    session: str = Field(json_schema_extra=described)
+    adapter: str = Field(description="The coding agent: a name in `reef.adapters`.", pattern=f"^{NAME.pattern}$")
+    release: int | None = Field(None, ge=1, le=MAX_STEP, description="The step of the release it runs.")
 
 
 @router.post("/reef/report", dependencies=[Depends(require("report"))], status_code=201, responses={200: {"model": ReportAnswer}})
 async def report(request: Request, response: Response, body: ReportBody, scenario: Scenario = "") -> ReportAnswer:
-    """Store feedback on answers. The same id with the same content gives the same answer; with other content, 409."""
+    """Store feedback on answers. The same id with the same content gives the same answer; with other content, 409.
+
+    A recipe may want reports of a form; one that has another is refused with 422.
+    """
     state = request.app.state.reef
     name = scenario or state.scenarios.default
     state.scenarios.check(name)
+    said = body.model_dump(include={"score", "feedback", "metadata"} & body.model_fields_set, exclude_none=True)
+    await report_schema.check(state.config.reef.recipe, said)
     draft = ReportDraft(
         scenario=name,
         references=tuple(body.references),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import sqlalchemy as sa
 import structlog
@@ -17,7 +18,17 @@ from reef.types import Tree
 
 log = structlog.get_logger()
 
-NAME = re.compile(r"(?!\.)[A-Za-z0-9._:-]{1,128}")
+NAME = re.compile(r"[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,127}")
+MAX_STEP = 2**31 - 1
+"""The largest step of a release that a request may name: what an integer column holds in both databases."""
+
+PLAIN = r"^[^\x00]*$"
+"""A text that a column of either database takes: PostgreSQL has no NUL."""
+
+
+def described(schema: dict[str, Any]) -> None:
+    """Say in a field's JSON schema what a name looks like; :func:`check_name` refuses others, with a hint."""
+    schema["pattern"] = f"^{NAME.pattern}$"
 
 
 def check_name(name: str, *, what: str = "scenario") -> str:

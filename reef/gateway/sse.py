@@ -20,7 +20,6 @@ from reef.types import JSON
 MAX_LINE_BYTES = 64 * 1024 * 1024
 READ_TOGETHER_BYTES = 16 * 1024
 """What is parsed in one go. Event by event costs three times as much; all at the end would stop everything else for a long answer."""
-_DONE = re.compile(rb"(?:^|(?<=[\r\n]))data: ?\[DONE\][\r\n]")
 _BLANK_LINE = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 _BLANK_LINE_BYTES = 4
 
@@ -57,6 +56,13 @@ class Tap:
         self._unread_bytes = 0
         self._data: list[bytes] = []
         """The data lines of the event under way."""
+        self._left = b"\n\n"
+        """The end of what left: at least four bytes, or all of it."""
+
+    @property
+    def between_events(self) -> bool:
+        """Whether what left so far ends where an event does, and others may say something."""
+        return self._left.endswith((b"\n\n", b"\r\r", b"\r\n\r\n"))
 
     def feed(self, chunk: bytes) -> bytes:
         """Take what arrived; return what may leave now.
@@ -75,10 +81,11 @@ class Tap:
             if len(buffer) - cut > MAX_LINE_BYTES:
                 raise UpstreamError("the upstream sent a line without end", hint="Is upstream.url an OpenAI-compatible server?")
             lines, self.held = buffer[:cut], buffer[cut:]
-        if b"[DONE]" in lines and (found := _DONE.search(lines)):
+        if (start := _find_done(lines)) >= 0:
             self.done = True
-            lines, self.held = lines[: found.start()], lines[found.start() :] + self.held
+            lines, self.held = lines[:start], lines[start:] + self.held
         if lines:
+            self._left = lines if len(lines) >= _BLANK_LINE_BYTES else self._left[-_BLANK_LINE_BYTES:] + lines
             self._unread.append(lines)
             self._unread_bytes += len(lines)
             if self._unread_bytes >= READ_TOGETHER_BYTES:
@@ -122,6 +129,11 @@ class EventTap(Tap):
     def __init__(self, assembly: Callable[[], Assembler], *, ends: frozenset[str], failures: frozenset[str] = frozenset()) -> None:
         super().__init__(assembly)
         self._ends = {name.encode(): name in failures for name in ends}
+
+    @property
+    def between_events(self) -> bool:
+        """Always: only whole events leave."""
+        return True
 
     def feed(self, chunk: bytes) -> bytes:
         """Take what arrived; return what may leave now.
@@ -188,6 +200,19 @@ class EventTap(Tap):
             if isinstance(kind, str) and (name := kind.encode("utf-8", "replace")) in self._ends:
                 return name
         return None
+
+
+def _find_done(lines: bytes) -> int:
+    """Where the line ``data: [DONE]`` starts; -1 without one. A search from the right end costs a fiftieth of a regular expression."""
+    at = len(lines)
+    start = -1
+    while (at := lines.rfind(b"[DONE]", 0, at)) >= 0:
+        before = lines[max(at - 7, 0) : at]
+        for name in (b"data: ", b"data:"):
+            begins = at - len(name)
+            if before.endswith(name) and lines[begins - 1 : begins] in (b"", b"\n", b"\r") and lines[at + 6 : at + 7] in (b"\n", b"\r"):
+                start = begins
+    return start
 
 
 def _parse(events: list[bytes]) -> list[object]:

@@ -16,13 +16,17 @@ from reef.experience.committer import InThread, Storing
 from reef.experience.store import ExperienceStore
 from reef.experience.tokens import TokenStore
 from reef.experience.writer import Writer
+from reef.gateway import capture
 from reef.gateway.auth import Auth
 from reef.gateway.commit_watch import CommitWatch
+from reef.gateway.keepalive import KeepAlive
+from reef.gateway.metrics import Metrics, StoreSize
 from reef.gateway.scenario_index import ScenarioIndex
 from reef.gateway.token_index import TokenIndex
+from reef.gateway.tracing import Tracing
 from reef.harness.tree import starter
 from reef.releases.controller import Controller
-from reef.serving.upstream import OpenAIUpstream
+from reef.serving.upstreams import Upstreams
 
 
 @dataclass(frozen=True)
@@ -33,13 +37,19 @@ class GatewayState:
     engine: sa.Engine
     writer: Writer
     store: ExperienceStore
-    upstream: OpenAIUpstream
+    upstreams: Upstreams
     auth: Auth
     controller: Controller
     artifacts: ArtifactRepository
     scenarios: ScenarioIndex
     tokens: TokenIndex
     watch: CommitWatch
+    metrics: Metrics
+    size: StoreSize
+    keep_alive: KeepAlive
+    tracing: Tracing | None
+    captures_tokens: bool
+    """Whether what learns needs token ids, and an upstream gives them."""
 
     @classmethod
     def build(cls, config: Config, *, auth: Auth | None = None, storing: Storing | None = None) -> GatewayState:
@@ -53,33 +63,43 @@ class GatewayState:
         controller = Controller(engine, artifacts)
         database.create_tables(engine)
         scenarios = ScenarioIndex(controller=controller, config=config.scenarios, starter=starter)
+        upstreams = Upstreams(config)
         auth = auth or Auth.from_environment(config)
         return cls(
             config=config,
             engine=engine,
             writer=Writer(engine, storing=storing or InThread(engine, redact=config.storage.redact)),
             store=ExperienceStore(engine),
-            upstream=OpenAIUpstream(config.upstream),
+            upstreams=upstreams,
             auth=auth,
             controller=controller,
             artifacts=artifacts,
             scenarios=scenarios,
             tokens=(tokens := TokenIndex(TokenStore(engine), auth=auth)),
             watch=CommitWatch(engine, [tokens.refresh, scenarios.refresh]),
+            metrics=Metrics(),
+            size=StoreSize(engine),
+            keep_alive=KeepAlive(after_s=config.listen.keep_alive_s),
+            tracing=Tracing.configured(config.telemetry),
+            captures_tokens=upstreams.give_tokens and capture.wanted(config),
         )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Threads and connections, from start to a clean stop: whatever was answered is on disk at the end."""
         self.writer.start()
-        async with self.upstream:
+        async with self.upstreams:
             try:
                 await asyncio.to_thread(self.tokens.reload)
                 await self.scenarios.start()
                 self.watch.start()
+                self.keep_alive.start()
                 yield
             finally:
+                await self.keep_alive.stop()
                 await asyncio.to_thread(self.watch.stop)
                 await self.scenarios.stop()
                 await self.writer.aclose()
+                if self.tracing is not None:
+                    await asyncio.to_thread(self.tracing.close)
                 self.engine.dispose()

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from reef.errors import Forbidden
 from reef.experience.tokens import SCOPES, Grant, Token
 from reef.gateway.auth import CALLER, Caller, require
-from reef.gateway.scenario_index import check_name
+from reef.gateway.scenario_index import check_name, described
 
 DAY_S = 86_400.0
 
@@ -23,9 +23,11 @@ class NewToken(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: str = Field(description="What to call it when it is listed, revoked or rotated.")
+    name: str = Field(description="What to call it when it is listed, revoked or rotated.", json_schema_extra=described)
     scopes: list[Literal["infer", "report", "read", "harness", "admin"]] = Field(min_length=1, max_length=16)
-    scenario: str | None = Field(None, description="The only scenario it may touch; all of them if left out.")
+    scenario: Annotated[str, Field(json_schema_extra=described)] | None = Field(
+        None, description="The only scenario it may touch; all of them if left out."
+    )
     expires_in_days: Annotated[float, Field(gt=0, le=36_500)] | None = None
     requests_per_minute: Annotated[int, Field(ge=1, le=100_000)] | None = Field(None, description="In any 60 seconds, in each gateway.")
     concurrent: Annotated[int, Field(ge=1, le=100_000)] | None = Field(None, description="Under way at a time, in each gateway.")

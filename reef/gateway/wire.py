@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 RECEIPT_HEADER = b"x-reef-agent-record-id"
+OVERHEAD_HEADER = b"x-reef-overhead-ms"
+NO_BUFFERING = (b"x-accel-buffering", b"no")
 Headers = list[tuple[bytes, bytes]]
 
 

@@ -9,7 +9,7 @@ import shlex
 from dataclasses import asdict
 from importlib.resources import files
 
-import jinja2
+import jinja2.sandbox
 
 from reef.errors import InvalidRequest
 from reef.harness.adapter import Adapter
@@ -39,7 +39,7 @@ def install_script(adapter: Adapter, *, url: str, scenario: str) -> str:
     wrapper = (folder / "client" / "reef_wrapper.py").read_text(encoding="utf-8")
     config = {"url": url, "adapter": adapter.name, "scenario": scenario, "version": spec.version, "command": spec.command}
     config_json = json.dumps({**config, "launch": asdict(adapter.launch())}, indent=2)
-    environment = jinja2.Environment(  # noqa: S701 - a shell script; `sh` does the quoting
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
     environment.filters["sh"] = shlex.quote

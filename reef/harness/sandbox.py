@@ -99,7 +99,7 @@ class Sandbox:
             return _run(argv, cwd=cwd, env=env, timeout_s=timeout_s)
         command = list(argv)
         if gateway_socket is not None:
-            command = [_python(), "-I", "-S", _RELAY, str(RELAY_PORT), _SOCKET, *argv]
+            command = [sandbox_python(), "-I", "-S", _RELAY, str(RELAY_PORT), _SOCKET, *argv]
         outside = _bubblewrap(writable=writable, readable=readable, gateway_socket=gateway_socket)
         completed = _run([*outside, "--chdir", str(cwd), "--", *command], cwd=Path("/"), env=env, timeout_s=timeout_s)
         if completed.returncode != 0 and completed.stderr.startswith("bwrap: "):
@@ -113,7 +113,7 @@ def bubblewrap_problem() -> str:
     if shutil.which("bwrap") is None:
         return "bwrap is not installed"
     try:
-        probe = [*_bubblewrap(writable={}, readable=(), gateway_socket=None), "--", _python(), "-I", "-S", "-c", ""]
+        probe = [*_bubblewrap(writable={}, readable=(), gateway_socket=None), "--", sandbox_python(), "-I", "-S", "-c", ""]
         done = subprocess.run(probe, env={}, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
@@ -125,7 +125,8 @@ def python_folder() -> Path:
     return Path(sys.base_prefix).resolve()
 
 
-def _python() -> str:
+def sandbox_python() -> str:
+    """The Python that is run inside."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     inside = python_folder() / "bin" / name
     return str(inside) if inside.exists() else str(Path(sys.executable).resolve())

@@ -15,6 +15,7 @@ from reef.artifacts.repository import ArtifactRepository
 from reef.experience.database import connect
 from reef.experience.store import ExperienceStore
 from reef.learner.harness_judge import HarnessJudge
+from reef.learner.housekeeping import Housekeeping
 from reef.learner.loop import Activity, Learner
 from reef.learner.model import GatewayModel
 from reef.releases.controller import Controller
@@ -31,7 +32,7 @@ def main() -> None:
     process.when_parent_ends(lambda: os._exit(1))
     engine = connect(config.database_url)
     artifacts = ArtifactRepository(config.state_dir / "artifacts.git")
-    controller = Controller(engine, artifacts)
+    controller = Controller(engine, artifacts, hold=config.release.hold)
     for repaired in controller.repair():
         log.warning("repaired after a crash", what=repaired)
     url, token = os.environ[process.GATEWAY_URL], os.environ[process.PROPOSER_TOKEN]
@@ -40,17 +41,21 @@ def main() -> None:
     def tell(activity: Activity) -> None:
         process.write_atomically(config.state_dir / "run" / "learner.json", json.dumps(dataclasses.asdict(activity)))
 
+    store = ExperienceStore(engine)
+    judge = HarnessJudge(config=config, controller=controller, store=store)
     learner = Learner(
         recipe=recipe_class(batch_size=config.reef.batch_size, options=config.reef.options),
-        store=ExperienceStore(engine),
+        store=store,
         artifacts=artifacts,
         controller=controller,
-        judge=HarnessJudge(config=config, controller=controller),
-        model_for=lambda scenario: GatewayModel(url=url, token=token, model=config.upstream.model, scenario=scenario),
+        judge=judge,
+        model_for=lambda scenario: GatewayModel(url=url, token=token, model=config.default_model, scenario=scenario),
         adapter=config.evaluation.adapter,
         max_staleness=config.reef.max_staleness,
+        withheld=judge.withheld,
         tell=tell,
     )
+    Housekeeping(engine, config.storage.retention, folder=config.state_dir / "run", stop=stop).start()
     learner.run(stop, poll_interval_s=config.reef.poll_interval_s)
 
 

@@ -17,6 +17,7 @@ import structlog
 from reef.artifacts.repository import ArtifactRepository
 from reef.artifacts.tree import content_id
 from reef.errors import InvalidTree, ProposalError, ReefError, StaleHead
+from reef.evaluation.verdicts import no_change
 from reef.experience.store import ExperienceStore
 from reef.learner.recipe import Attempt, Batch, Model, Proposal, Recipe, Workbench
 from reef.releases.controller import Controller
@@ -58,6 +59,7 @@ class Learner:
         judge: admission and trials.
         model_for: gives the model a scenario's recipe may ask.
         max_staleness: how many releases experience may lag behind the head and still be learned from.
+        withheld: gives the sessions of a scenario that no proposer may be shown.
         tell: gets every change of activity.
     """
 
@@ -72,6 +74,7 @@ class Learner:
         model_for: Callable[[str], Model],
         adapter: str,
         max_staleness: int,
+        withheld: Callable[[str], frozenset[str]] = lambda _scenario: frozenset(),
         tell: Callable[[Activity], None] = lambda _activity: None,
     ) -> None:
         self._recipe = recipe
@@ -82,6 +85,7 @@ class Learner:
         self._model_for = model_for
         self._adapter = adapter
         self._max_staleness = max_staleness
+        self._withheld = withheld
         self._tell = tell
         self._retry_at: dict[str, float] = {}
         self._backoff: dict[str, float] = {}
@@ -113,7 +117,8 @@ class Learner:
 
     def step(self, scenario: str) -> bool:
         """One step of learning: a batch, and as many candidates for it as the recipe allows until one is released."""
-        bench = Workbench(scenario, self._store, self._artifacts, self._model_for(scenario), self._adapter)
+        model = self._model_for(scenario)
+        bench = Workbench(scenario, self._store, self._artifacts, model, self._adapter, self._withheld(scenario))
         selection = self._recipe.select(bench)
         if selection.passed_over:
             self._controller.consume(scenario, self._recipe.name, selection.passed_over)
@@ -173,6 +178,10 @@ class Learner:
             summary=proposal.summary,
             reports=reports,
         )
+        if _same(candidate, parent):  # not judged, so none of the chain's error is spent
+            verdict = no_change()
+            self._controller.settle(candidate, verdict, expected_head=parent.step, consumed=reports if last else ())
+            return Attempt(self._controller.candidate(candidate.id), verdict)
         head_tree = self._controller.tree(bench.scenario, parent.step)
         try:
             self._judge.admit(tree, base=head_tree)
@@ -193,3 +202,9 @@ class Learner:
             raise
         log.info("settled", scenario=bench.scenario, candidate=candidate.id, decision=verdict.decision, reason=verdict.reason)
         return Attempt(self._controller.candidate(candidate.id), verdict)
+
+
+def _same(candidate: Candidate, parent: Release) -> bool:
+    """Whether a candidate changes no byte of the release it was made for."""
+    served = parent.components
+    return all(name in served and served[name].content_id == content.content_id for name, content in candidate.components.items())

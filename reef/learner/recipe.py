@@ -5,7 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
+
+from pydantic import BaseModel
 
 from reef.artifacts.repository import ArtifactRepository
 from reef.experience.store import ExperienceStore
@@ -38,6 +40,8 @@ class Workbench:
     model: Model
     adapter: str
     """Name of the coding agent whose harness evolves."""
+    withheld: frozenset[str] = frozenset()
+    """Sessions that held-out and sealed tasks were captured from: whoever proposes must not be shown them, nor what was said of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,12 @@ class Recipe(ABC):
     component: Component
     attempts: int = 1
     """Candidates proposed for one batch until one is released."""
+    needs_tokens: ClassVar[bool] = False
+    """Whether it learns from token ids and log-probabilities; the gateway then captures them where the upstream gives them."""
+    report_schema: ClassVar[type[BaseModel] | Mapping[str, Any] | None] = None
+    """What ``score``, ``feedback`` and ``metadata`` of a report must be: a pydantic model or a JSON schema of an object with those of
+    them that are given. ``POST /reef/report`` refuses any other with the field named. Imported reports, and those that were stored
+    before, may be of any form. None: so may all."""
 
     def __init__(self, *, batch_size: int, options: Mapping[str, Any]) -> None:
         self.batch_size = batch_size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from reef.types import Release
@@ -28,20 +28,12 @@ def digest(release: Release) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def breaks(releases: Sequence[Release]) -> list[str]:
-    """Where a chain, oldest first, does not hold together; empty where it does."""
-    found = []
-    previous = GENESIS
-    for expected_step, release in enumerate(releases, start=1):
-        name = f"{release.scenario} step {release.step}"
-        if release.step != expected_step:
-            found.append(f"{name}: expected step {expected_step} here; a release is missing")
-            break
-        if release.previous_hash != previous:
-            found.append(
-                f"{name}: does not follow the release before it (previous_hash {release.previous_hash[:12]}, expected {previous[:12]})"
-            )
-        if release.hash != digest(release):
-            found.append(f"{name}: was changed after it was written (its hash does not fit its fields)")
-        previous = release.hash
-    return found
+def problems(release: Release, *, previous_hash: str, step: int) -> Iterator[str]:
+    """Why a release cannot be the one after a hash; nothing where it can."""
+    if release.step != step:
+        yield f"expected step {step} here; a release is missing"
+        return
+    if release.previous_hash != previous_hash:
+        yield f"does not follow the release before it (previous_hash {release.previous_hash[:12]}, expected {previous_hash[:12]})"
+    if release.hash != digest(release):
+        yield "was changed after it was written (its hash does not fit its fields)"

@@ -2,8 +2,7 @@
 
 Publishing has three stages, in this order. The commit object is stored in the artifact repository; nothing points at it yet. Then one SQL
 transaction writes the release, moves the head by compare-and-swap, and settles candidate, verdict, consumed reports and recipe state.
-Then branch and tag follow. A crash before the transaction leaves an unused commit, one after it leaves refs that :meth:`Controller.repair`
-mends; either way the head is the old or the new one, whole.
+Then branch and tag follow (:mod:`reef.releases.publishing`).
 """
 
 from __future__ import annotations
@@ -11,29 +10,44 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import sqlalchemy as sa
-import structlog
 
+from reef.artifacts.repository import ArtifactRepository
+from reef.artifacts.tree import changed_paths
 from reef.artifacts.tree import content_id as content_id_of
-from reef.errors import Conflict, InvalidRequest, NotFound, ReefError, StaleHead, StorageError
-from reef.experience.database import write
-from reef.releases import chain, mirror, rows, schema, statements
+from reef.errors import Conflict, InvalidRequest, NotFound, StaleHead
+from reef.failpoints import reach
+from reef.releases import mirror, review, rows, schema, statements
+from reef.releases.audit import Audit
+from reef.releases.publishing import publish, writing
 from reef.releases.store import ReleaseStore
-from reef.types import JSON, Candidate, CandidateState, Component, Decision, Release, Tree, Verdict
-
-log = structlog.get_logger()
+from reef.types import JSON, Candidate, CandidateState, Component, Content, Decision, Release, Tree, Verdict
 
 _STATE_AFTER = {
     Decision.PROMOTE: CandidateState.RELEASED,
     Decision.REJECT: CandidateState.REJECTED,
     Decision.INCONCLUSIVE: CandidateState.INCONCLUSIVE,
+    Decision.NO_CHANGE: CandidateState.INCONCLUSIVE,
 }
+MAX_RECEIPTS = 100
+"""As many of those that caused a release are named in its commit."""
+_PROMOTABLE = (CandidateState.HELD, CandidateState.CANARY, CandidateState.INCONCLUSIVE)
 
 
 class Controller(ReleaseStore):
-    """Changes of scenarios, chains and candidates. Threads and processes may each have one."""
+    """Changes of scenarios, chains and candidates. Threads and processes may each have one.
+
+    Args:
+        engine: the database, its tables created.
+        artifacts: where the bytes are.
+        hold: what a person has to look at before it is released: see :func:`reef.releases.review.why_held`.
+    """
+
+    def __init__(self, engine: sa.Engine, artifacts: ArtifactRepository, *, hold: Sequence[str] = review.HELD_BY_DEFAULT) -> None:
+        super().__init__(engine, artifacts)
+        self._hold = tuple(hold)
 
     def ensure_scenario(self, name: str, *, starter: Tree) -> Release:
         """Create a scenario with ``starter`` as its release 1, unless it is there; return its head.
@@ -54,9 +68,10 @@ class Controller(ReleaseStore):
             tx.execute(schema.scenarios.insert().values(name=name, created_at=time.time()))
 
         try:
-            return self._publish(
-                name, expected_head=0, also=create, content_id=content_id, commit=commit, operation="import", summary="Starter harness"
-            )
+            return publish(
+                self, name, expected_head=0, also=create, content_id=content_id, commit=commit, operation="import",
+                summary="Starter harness", others={},
+            )  # fmt: skip
         except StaleHead:
             return self.head(name)
 
@@ -72,18 +87,26 @@ class Controller(ReleaseStore):
         content_id: str,
         summary: str,
         reports: Sequence[str],
+        companions: Mapping[str, Content] | None = None,
     ) -> Candidate:
         """Register a proposed change whose bytes are in the artifact repository already, on ``branch``.
 
+        Args:
+            companions: other components that change with it, as a harness that only suits the new weights does.
+
         Raises:
             NotFound: no such release to start from, or no such commit.
-            InvalidRequest: ``content_id`` is not that of the commit's files.
+            InvalidRequest: ``content_id`` is not that of the commit's files, or a large file of theirs is not there.
         """
         self.release(scenario, base_step)
-        if content_id_of(self.artifacts.read(commit)) != content_id:
-            raise InvalidRequest(
-                f"commit {commit[:12]} has another content id than {content_id[:12]}", hint="Take it from content_id(tree)."
-            )
+        for content in (Content(content_id, commit), *(companions or {}).values()):
+            tree = self.artifacts.read(content.commit)
+            self.artifacts.large.check(tree)
+            if content_id_of(tree) != content.content_id:
+                raise InvalidRequest(
+                    f"commit {content.commit[:12]} has another content id than {content.content_id[:12]}",
+                    hint="Take it from content_id(tree).",
+                )
         candidate = Candidate(
             id=f"c-{secrets.token_hex(6)}",
             scenario=scenario,
@@ -98,11 +121,13 @@ class Controller(ReleaseStore):
             reason="",
             reports=tuple(reports),
             created_at=time.time(),
+            companions={Component(name).value: content for name, content in (companions or {}).items()},
         )
-        with self._writing() as tx:
+        with writing(self.engine) as tx:
             tx.execute(schema.candidates.insert().values(rows.candidate_values(candidate)))
-        if self.artifacts.ref(branch) != commit:
-            self.artifacts.set_ref(branch, commit)
+            reach("candidate.inserted")
+        reach("candidate.committed")
+        self.artifacts.set_ref(branch, commit)
         return candidate
 
     def mark(self, candidate_id: str, state: CandidateState, reason: str = "") -> None:
@@ -110,12 +135,12 @@ class Controller(ReleaseStore):
 
         Raises:
             NotFound: no such candidate.
-            Conflict: it has come to its end already, or ``released`` is asked for, which only :meth:`settle` gives.
+            Conflict: it has come to its end already, or ``released`` is asked for, which only :meth:`settle` and :meth:`promote` give.
         """
         if state is CandidateState.RELEASED:
             raise Conflict(f"{candidate_id} cannot be marked released", hint="Settle it with a verdict.")
         self.candidate(candidate_id)
-        with self._writing() as tx:
+        with writing(self.engine) as tx:
             statements.move(tx, candidate_id, state, reason)
 
     def settle(
@@ -128,7 +153,7 @@ class Controller(ReleaseStore):
         state: Mapping[str, JSON] | None = None,
     ) -> Release | None:
         """Bring a candidate to its end, in one transaction: verdict and trials, state, consumed reports, recipe state and, where the
-        verdict is ``promote``, the release and the head. All of it or nothing.
+        verdict is ``promote`` and nothing of it waits for a person, the release and the head. All of it or nothing.
 
         Args:
             candidate: as opened.
@@ -138,53 +163,138 @@ class Controller(ReleaseStore):
             state: the recipe's new state; None leaves it as it is.
 
         Returns:
-            The new release, or None where there is none.
+            The new release, or None where there is none: the verdict was another one, or the candidate is held.
 
         Raises:
             StaleHead: ``promote``, and the head is another one by now.
             Conflict: the candidate is settled already, its bytes are the head's, or a report was consumed by another settlement.
         """
 
+        state_after, reason = _STATE_AFTER[verdict.decision], verdict.reason
+
         def settle(tx: sa.Connection) -> None:
-            statements.move(tx, candidate.id, _STATE_AFTER[verdict.decision], verdict.reason)
+            statements.move(tx, candidate.id, state_after, reason)
             rows.write_verdict(tx, candidate.id, verdict)
+            reach("settle.verdict")
             statements.consume(tx, candidate.scenario, candidate.recipe, consumed, candidate=candidate.id)
             if state is not None:
                 statements.write_state(tx, candidate.scenario, candidate.recipe, state)
 
-        if verdict.decision is not Decision.PROMOTE:
-            with self._writing() as tx:
+        if verdict.decision is Decision.PROMOTE:
+            head = self.expect_head(candidate.scenario, expected_head)
+            if held := self.why_held(candidate, head=head):
+                state_after, reason = CandidateState.HELD, f"waits for a person: {held} ({verdict.reason})"
+        if state_after is not CandidateState.RELEASED:
+            with writing(self.engine) as tx:
                 settle(tx)
+            reach("candidate.settled")
             return None
-        head = self._expect(candidate.scenario, expected_head)
-        if candidate.content_id == head.content_id:
+        return self._release(candidate, head, operation="train", verdict=verdict, message=verdict.reason, also=settle)
+
+    def why_held(self, candidate: Candidate, *, head: Release) -> str:
+        """Why a person has to look at a candidate before it can be released; empty where none has to."""
+        harness = candidate.components.get(Component.HARNESS)
+        changed = changed_paths(self.artifacts.read(head.commit), self.artifacts.read(harness.commit)) if harness else ()
+        return review.why_held(candidate, changed, hold=self._hold)
+
+    def promote(self, candidate_id: str, *, reason: str = "") -> Release:
+        """Release a candidate after review: one that is held, or one that the gate could not decide on.
+
+        Raises:
+            NotFound: no such candidate.
+            StaleHead: what it was judged against serves no more.
+            Conflict: it is in another state, its bytes are the head's, or `reef gc` let go of them.
+        """
+        candidate = self.candidate(candidate_id)
+        reviewed = f"promoted after review{': ' if reason else ''}{reason}"
+        if candidate.state not in _PROMOTABLE:
+            hint = "Only what is held or inconclusive can be."
+            raise Conflict(f"candidate {candidate_id} is {candidate.state} and cannot be promoted", hint=hint)
+        if candidate.dropped_at is not None:
+            raise Conflict(f"the bytes of {candidate_id} are gone: `reef gc` dropped them", hint="Have it proposed again.")
+        base, head = self.release(candidate.scenario, candidate.base_step), self.head(candidate.scenario)
+        if _identity(base) != _identity(head):
+            raise StaleHead(
+                f"{candidate_id} was made for release {base.step} of {candidate.scenario}, and release {head.step} serves by now",
+                hint=f"Roll back to {base.step} first, or reject it and have a new one proposed.",
+            )
+
+        def settle(tx: sa.Connection) -> None:
+            statements.move(tx, candidate_id, CandidateState.RELEASED, reviewed, after=_PROMOTABLE)
+
+        return self._release(
+            candidate,
+            head,
+            operation="promote",
+            verdict=self.verdict(candidate_id),
+            message=reviewed[0].upper() + reviewed[1:],
+            also=settle,
+        )
+
+    def reject(self, candidate_id: str, *, reason: str = "") -> Candidate:
+        """Refuse a held candidate, after review.
+
+        Raises:
+            NotFound: no such candidate.
+            Conflict: it is not held.
+        """
+        self.candidate(candidate_id)
+        with writing(self.engine) as tx:
+            said = f"rejected after review{': ' if reason else ''}{reason}"
+            statements.move(tx, candidate_id, CandidateState.REJECTED, said, after=(CandidateState.HELD, CandidateState.CANARY))
+        reach("candidate.settled")
+        return self.candidate(candidate_id)
+
+    def _release(
+        self,
+        candidate: Candidate,
+        head: Release,
+        *,
+        operation: str,
+        verdict: Verdict | None,
+        message: str,
+        also: Callable[[sa.Connection], None],
+    ) -> Release:
+        """Publish a candidate on top of ``head``: what it changes from it, the rest from the head."""
+        changed, before = candidate.components, head.components
+        if all(name in before and before[name].content_id == content.content_id for name, content in changed.items()):
             raise Conflict(f"candidate {candidate.id} is the same as release {head.step}: no change", hint="Settle it as inconclusive.")
-        commit = self.artifacts.commit(
-            self.artifacts.read(candidate.commit),
-            parents=[head.commit, candidate.commit],
-            message=f"{candidate.summary}\n\n{verdict.reason}",
+        after = {**before, **changed}
+        harness = after.pop(Component.HARNESS.value)
+        said = f"{verdict.decision} {verdict.effect:+.3f} in {verdict.pairs} pairs" if verdict else "none"
+        with self.engine.connect() as connection:
+            receipts = statements.receipts(connection, candidate.reports, limit=MAX_RECEIPTS)
+        commit = self.artifacts.recommit(
+            harness.commit,
+            parents=[head.commit, *(content.commit for content in changed.values())],
+            message=f"{candidate.summary}\n\n{message}",
             trailers={
                 "Reef-Scenario": candidate.scenario,
                 "Reef-Step": head.step + 1,
-                "Reef-Operation": "train",
+                "Reef-Operation": operation,
+                "Reef-Component": tuple(changed),
                 "Reef-Base": candidate.base_step,
                 "Reef-Recipe": candidate.recipe,
                 "Reef-Candidate": candidate.id,
-                "Reef-Verdict": f"{verdict.decision} {verdict.effect:+.3f} in {verdict.pairs} pairs",
+                "Reef-Verdict": said,
                 "Reef-Report": candidate.reports,
+                "Reef-Receipt": receipts,
+                "Reef-Content-Id": tuple(content.content_id for content in changed.values()),
             },
         )
-        return self._publish(
+        return publish(
+            self,
             candidate.scenario,
-            expected_head=expected_head,
-            also=settle,
-            content_id=candidate.content_id,
+            expected_head=head.step,
+            also=also,
+            content_id=harness.content_id,
             commit=commit,
-            operation="train",
+            operation=operation,
             component=candidate.component,
             recipe=candidate.recipe,
             candidate=candidate.id,
             summary=candidate.summary,
+            others=after,
         )
 
     def rollback(self, scenario: str, step: int, *, expected_head: int | None = None) -> Release:
@@ -196,16 +306,23 @@ class Controller(ReleaseStore):
             Conflict: that content is what serves now.
         """
         target = self.release(scenario, step)
-        head = self._expect(scenario, expected_head)
-        if target.content_id == head.content_id:
+        head = self.expect_head(scenario, expected_head)
+        if _identity(target) == _identity(head):
             raise Conflict(f"release {head.step} of {scenario} already has the content of release {step}", hint="There is nothing to do.")
-        commit = self.artifacts.commit(
-            self.artifacts.read(target.commit),
+        commit = self.artifacts.recommit(
+            target.commit,
             parents=[head.commit],
             message=f"Back to release {step}\n\n{target.summary}",
-            trailers={"Reef-Scenario": scenario, "Reef-Step": head.step + 1, "Reef-Operation": "rollback", "Reef-Base": step},
+            trailers={
+                "Reef-Scenario": scenario,
+                "Reef-Step": head.step + 1,
+                "Reef-Operation": "rollback",
+                "Reef-Base": step,
+                "Reef-Content-Id": tuple(_identity(target).values()),
+            },
         )
-        return self._publish(
+        return publish(
+            self,
             scenario,
             expected_head=head.step,
             content_id=target.content_id,
@@ -213,18 +330,23 @@ class Controller(ReleaseStore):
             operation="rollback",
             component=target.component,
             summary=f"Back to release {step}",
+            others=target.others,
         )
 
     def consume(self, scenario: str, recipe: str, reports: Sequence[str]) -> None:
         """Note reports a recipe passes over for good; those it has consumed already stay as they are."""
-        with self._writing() as tx:
+        with writing(self.engine) as tx:
             there = statements.consumed(tx, recipe, reports)
             statements.consume(tx, scenario, recipe, [report for report in reports if report not in there], candidate=None)
 
     def set_recipe_state(self, scenario: str, recipe: str, state: Mapping[str, JSON]) -> None:
         """Replace a recipe's state outside a settlement."""
-        with self._writing() as tx:
+        with writing(self.engine) as tx:
             statements.write_state(tx, scenario, recipe, state)
+
+    def verify(self, scenario: str) -> list[str]:
+        """Audit one scenario: everything that does not hold, the first break first. Empty where all is well."""
+        return list(Audit(self).breaks(scenario))
 
     def repair(self) -> list[str]:
         """Mend what a crash left: refs behind the chain, abandoned work trees, candidates whose judge is gone. Says what was mended.
@@ -232,8 +354,8 @@ class Controller(ReleaseStore):
         Called by the learner when it starts, and by nobody else: it alone judges candidates, so those half-judged are its own of before.
         """
         mended = self.artifacts.prune()
-        with self._writing() as tx:
-            open_ones = sa.select(schema.candidates.c.id).where(schema.candidates.c.state.not_in(statements.FINAL))
+        with writing(self.engine) as tx:
+            open_ones = sa.select(schema.candidates.c.id).where(schema.candidates.c.state.in_(statements.UNJUDGED))
             for candidate_id in tx.execute(open_ones).scalars().all():
                 statements.move(tx, candidate_id, CandidateState.ABANDONED, "The learner stopped while it was being judged.")
                 mended.append(f"candidate {candidate_id} is abandoned")
@@ -244,62 +366,7 @@ class Controller(ReleaseStore):
             candidates=(candidate for name in names for candidate in self.candidates(name)),
         )
 
-    def _publish(
-        self,
-        scenario: str,
-        *,
-        expected_head: int,
-        content_id: str,
-        commit: str,
-        operation: str,
-        summary: str,
-        component: Component = Component.HARNESS,
-        recipe: str = "",
-        candidate: str | None = None,
-        also: Callable[[sa.Connection], None] = lambda _tx: None,
-    ) -> Release:
-        """Write a release and move the head, with whatever ``also`` writes, in one transaction; then let the refs follow."""
-        try:
-            with self._writing() as tx:
-                also(tx)
-                previous = statements.head(tx, scenario) if expected_head else None
-                if previous is not None and previous.step != expected_head:
-                    raise statements.stale(scenario, expected=expected_head, actual=previous.step)
-                release = chain.seal(
-                    scenario=scenario,
-                    step=expected_head + 1,
-                    content_id=content_id,
-                    commit=commit,
-                    operation=operation,
-                    component=component,
-                    recipe=recipe,
-                    candidate=candidate,
-                    summary=summary,
-                    previous_hash=previous.hash if previous else chain.GENESIS,
-                    created_at=time.time(),
-                )
-                statements.append(tx, release)
-        except sa.exc.IntegrityError as error:
-            actual = self.scenarios().get(scenario, 0)
-            if actual == expected_head:
-                raise
-            raise statements.stale(scenario, expected=expected_head, actual=actual) from error  # another publisher wrote this step
-        try:
-            mirror.follow(self.artifacts, head=lambda: self.head(scenario), published=release)
-        except ReefError as error:  # the release is made; its refs are mended at the next start
-            log.warning("refs do not follow", scenario=scenario, step=release.step, error=error.message)
-        return release
 
-    def _expect(self, scenario: str, expected_head: int | None) -> Release:
-        head = self.head(scenario)
-        if expected_head is not None and head.step != expected_head:
-            raise statements.stale(scenario, expected=expected_head, actual=head.step)
-        return head
-
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[sa.Connection]:
-        try:
-            with write(self._engine).begin() as tx:
-                yield tx
-        except sa.exc.OperationalError as error:
-            raise StorageError(f"the database refused the change: {error.orig}", hint="Is the disk full, or a writer stuck?") from error
+def _identity(release: Release) -> dict[str, str]:
+    """The content ids of all that a release is made of."""
+    return {name: content.content_id for name, content in release.components.items()}

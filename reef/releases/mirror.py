@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from reef.artifacts.repository import NO_COMMIT, ArtifactRepository, full_ref
 from reef.errors import Conflict, InvalidRequest
+from reef.failpoints import reach
 from reef.types import Candidate, Release
 
 _SCENARIO = re.compile(r"(?!\.)[A-Za-z0-9._:-]{1,128}")
@@ -55,11 +56,12 @@ def follow(artifacts: ArtifactRepository, *, head: Callable[[], Release], publis
 
     Two publishers may arrive here in the wrong order, so the head is read again after writing until it is the one that was written.
     """
-    artifacts.set_ref(step_ref(published.scenario, published.step), published.commit)
+    tag = {step_ref(published.scenario, published.step): published.commit}  # in one git command with the branch
     written = None
     while written != (latest := head()):
-        artifacts.set_ref(head_ref(latest.scenario), latest.commit)
-        written = latest
+        artifacts.set_refs({**tag, head_ref(latest.scenario): latest.commit})
+        tag, written = {}, latest
+        reach("release.refs")
     if published.step == 1:
         artifacts.offer_default(head_ref(published.scenario))
 
@@ -69,7 +71,7 @@ def repair(artifacts: ArtifactRepository, *, chains: Callable[[], Iterable[list[
 
     Others may publish meanwhile. Refs are read before the chains and moved only from where they were read, so none can go backwards.
     """
-    lost = {full_ref(candidate.branch): candidate.commit for candidate in candidates}
+    lost = {full_ref(candidate.branch): candidate.commit for candidate in candidates if candidate.dropped_at is None}
     for _ in range(_ATTEMPTS):
         there = artifacts.refs()
         wanted = {ref: commit for ref, commit in lost.items() if ref not in there}

@@ -1,4 +1,7 @@
-"""The tables of releases. The database itself refuses to change or delete a release, a verdict or a trial."""
+"""The tables of releases.
+
+The database itself refuses to change or delete a release, a verdict or a trial, and to move a head otherwise than to the next step.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ releases = sa.Table(
     sa.Column("previous_hash", sa.Text, nullable=False),
     sa.Column("hash", sa.Text, nullable=False),
     sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("others", sa.JSON, nullable=False),  # the components beside the harness: content id and commit by name
     sa.UniqueConstraint("scenario", "previous_hash"),  # a chain has one end
 )
 
@@ -57,7 +61,10 @@ candidates = sa.Table(
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("reports", sa.JSON, nullable=False),
     sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("companions", sa.JSON, nullable=False),  # other components that change with it, as above
+    sa.Column("state_at", sa.Float, nullable=False),  # since when it is in its state: its grace period starts at its end
     sa.Column("judging_at", sa.Float),  # set once: from then on it has spent its share of the chain's error
+    sa.Column("dropped_at", sa.Float),  # when `reef gc` let go of its bytes
     sa.Index("candidates_by_scenario", "scenario", "seq"),
     sa.Index("candidates_by_state", "state"),
 )
@@ -77,6 +84,10 @@ verdicts = sa.Table(
     sa.Column("evidence", sa.Float, nullable=False),
     sa.Column("alpha", sa.Float, nullable=False),
     sa.Column("seconds", sa.Float, nullable=False),
+    sa.Column("smallest_effect", sa.Float),  # none where the budget could have seen nothing
+    sa.Column("tokens", sa.BigInteger, nullable=False),
+    sa.Column("cost", sa.Float, nullable=False),
+    sa.Column("terms", sa.JSON, nullable=False),  # with the trials, all that the verdict is computed from
 )
 
 trials = sa.Table(
@@ -93,6 +104,23 @@ trials = sa.Table(
     sa.Column("detail", sa.Text, nullable=False),
     sa.Column("session", sa.Text, nullable=False),
     sa.Column("duration_s", sa.Float, nullable=False),
+    sa.Column("stage", sa.Text, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("cached", sa.Boolean, nullable=False),
+    sa.Column("setting", sa.Text, nullable=False),
+    sa.Column("tokens", sa.BigInteger, nullable=False),
+    sa.Column("cost", sa.Float, nullable=False),
+    sa.Index("trials_by_content", "content_id"),
+)
+
+pins = sa.Table(
+    "pins",
+    metadata,
+    sa.Column("scenario", sa.Text, primary_key=True),
+    sa.Column("client", sa.Text, primary_key=True),  # an installation's name for itself; empty for the whole scenario
+    sa.Column("step", sa.Integer, nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.ForeignKeyConstraint(["scenario", "step"], ["releases.scenario", "releases.step"]),
 )
 
 recipe_state = sa.Table(
@@ -109,14 +137,51 @@ _REFUSE = {
     "postgresql": "CREATE TRIGGER {table}_refuse_{verb} BEFORE {verb} ON {table} FOR EACH STATEMENT EXECUTE FUNCTION reef_refuse()",
 }
 """How each database is told to refuse."""
+_REFUSE_REPLACE = """
+CREATE TRIGGER {table}_refuse_replace BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {same})
+BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END
+"""
+"""SQLite's INSERT OR REPLACE deletes what is in its way without asking the triggers of DELETE."""
+_ADVANCE = """
+CREATE TRIGGER heads_advance BEFORE UPDATE ON heads WHEN NEW.step <> OLD.step + 1 OR NEW.scenario <> OLD.scenario
+BEGIN SELECT RAISE(ABORT, 'heads move one step at a time'); END
+"""
 _REFUSE_FUNCTION = """
 CREATE OR REPLACE FUNCTION reef_refuse() RETURNS trigger LANGUAGE plpgsql AS
 'BEGIN RAISE integrity_constraint_violation USING MESSAGE = TG_TABLE_NAME || '' is append-only''; END'
 """
-sa.event.listen(metadata, "before_create", sa.DDL(_REFUSE_FUNCTION).execute_if(dialect="postgresql"))
+_ADVANCE_FUNCTION = """
+CREATE OR REPLACE FUNCTION reef_advance() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN
+  IF NEW.step <> OLD.step + 1 OR NEW.scenario <> OLD.scenario THEN
+    RAISE integrity_constraint_violation USING MESSAGE = ''heads move one step at a time'';
+  END IF;
+  RETURN NEW;
+END'
+"""
+_ADVANCE_ROWS = "CREATE TRIGGER heads_advance BEFORE UPDATE ON heads FOR EACH ROW EXECUTE FUNCTION reef_advance()"
 
-for _table in (releases, verdicts, trials):
-    for _dialect, _template in _REFUSE.items():
-        for _verb in ("UPDATE", "DELETE"):
-            _ddl = sa.DDL(_template.format(table=_table.name, verb=_verb))
-            sa.event.listen(_table, "after_create", _ddl.execute_if(dialect=_dialect))
+
+def _run(table: sa.Table, dialect: str, statement: str) -> None:
+    sa.event.listen(table, "after_create", sa.DDL(statement).execute_if(dialect=dialect))
+
+
+for _function in (_REFUSE_FUNCTION, _ADVANCE_FUNCTION):
+    sa.event.listen(metadata, "before_create", sa.DDL(_function).execute_if(dialect="postgresql"))
+
+for _table, _verbs in (
+    (releases, ("UPDATE", "DELETE")),
+    (verdicts, ("UPDATE", "DELETE")),
+    (trials, ("UPDATE", "DELETE")),
+    (heads, ("DELETE",)),
+):
+    for _verb in _verbs:
+        for _dialect, _template in _REFUSE.items():
+            _run(_table, _dialect, _template.format(table=_table.name, verb=_verb))
+    _run(_table, "postgresql", _REFUSE["postgresql"].format(table=_table.name, verb="TRUNCATE"))
+    _same = " AND ".join(f"{column.name} = NEW.{column.name}" for column in _table.primary_key)
+    if _table is releases:
+        _same += " OR scenario = NEW.scenario AND previous_hash = NEW.previous_hash"
+    _run(_table, "sqlite", _REFUSE_REPLACE.format(table=_table.name, same=_same))
+_run(heads, "sqlite", _ADVANCE)
+_run(heads, "postgresql", _ADVANCE_ROWS)

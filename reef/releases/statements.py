@@ -9,11 +9,15 @@ from typing import Any
 import sqlalchemy as sa
 
 from reef.errors import Conflict, NotFound, StaleHead
-from reef.experience.schema import consumptions
+from reef.experience.schema import consumptions, report_references
+from reef.failpoints import reach
 from reef.releases import rows, schema
 from reef.types import JSON, CandidateState, Release
 
 FINAL = (CandidateState.RELEASED, CandidateState.REJECTED, CandidateState.INCONCLUSIVE, CandidateState.ABANDONED)
+UNJUDGED = (CandidateState.PROPOSED, CandidateState.JUDGING)
+"""In the hands of a learner, and nobody's when that one stops."""
+OPEN = tuple(state for state in CandidateState if state not in FINAL)
 _MAX_VARIABLES = 900
 """Of one statement; some builds of SQLite allow no more than 999."""
 
@@ -39,28 +43,39 @@ def append(tx: sa.Connection, release: Release) -> None:
         StaleHead: the head is at another step.
     """
     heads = schema.heads
-    tx.execute(schema.releases.insert().values({column.name: getattr(release, column.name) for column in schema.releases.c}))
+    tx.execute(schema.releases.insert().values(rows.release_values(release)))
     if release.step == 1:
         tx.execute(heads.insert().values(scenario=release.scenario, step=1))
+        reach("release.inserted")
         return
     swap = heads.update().where(heads.c.scenario == release.scenario, heads.c.step == release.step - 1).values(step=release.step)
     if tx.execute(swap).rowcount != 1:
         raise stale(release.scenario, expected=release.step - 1, actual=head(tx, release.scenario).step)
+    reach("release.inserted")
 
 
-def move(tx: sa.Connection, candidate_id: str, state: CandidateState, reason: str) -> None:
+def move(tx: sa.Connection, candidate_id: str, state: CandidateState, reason: str, *, after: Sequence[CandidateState] = OPEN) -> None:
     """Change a candidate's state.
 
+    Args:
+        after: the states it may be in now.
+
     Raises:
-        Conflict: it is at its end, or unknown.
+        Conflict: it is in another one, usually at its end, or unknown.
     """
     table = schema.candidates
-    values: dict[str, Any] = {"state": state, "reason": reason}
+    values: dict[str, Any] = {"state": state, "reason": reason, "state_at": time.time()}
     if state is CandidateState.JUDGING:
-        values["judging_at"] = time.time()
-    if tx.execute(table.update().where(table.c.id == candidate_id, table.c.state.not_in(FINAL)).values(values)).rowcount != 1:
+        values["judging_at"] = values["state_at"]
+    if (
+        tx.execute(
+            table.update().where(table.c.id == candidate_id, table.c.state.in_(after), table.c.dropped_at.is_(None)).values(values)
+        ).rowcount
+        != 1
+    ):
         now = tx.execute(sa.select(table.c.state).where(table.c.id == candidate_id)).scalar_one_or_none()
         raise Conflict(f"candidate {candidate_id} is {now or 'unknown'} and cannot become {state}", hint="A candidate has one end.")
+    reach("candidate.moved")
 
 
 def consume(tx: sa.Connection, scenario: str, recipe: str, reports: Sequence[str], *, candidate: str | None) -> None:
@@ -76,6 +91,7 @@ def consume(tx: sa.Connection, scenario: str, recipe: str, reports: Sequence[str
         raise Conflict(f"report {min(taken)} was consumed by {recipe} already", hint="Select the batch again.")
     values = {"recipe": recipe, "scenario": scenario, "candidate": candidate, "at": time.time()}
     tx.execute(consumptions.insert(), [{"report": report, **values} for report in dict.fromkeys(reports)])
+    reach("settle.consumed")
 
 
 def consumed(tx: sa.Connection, recipe: str, reports: Sequence[str]) -> set[str]:
@@ -87,11 +103,19 @@ def consumed(tx: sa.Connection, recipe: str, reports: Sequence[str]) -> set[str]
     return found
 
 
+def receipts(connection: sa.Connection, reports: Sequence[str], *, limit: int) -> tuple[str, ...]:
+    """The receipts that reports quote, the first ones of many."""
+    table = report_references
+    query = sa.select(table.c.record).where(table.c.report.in_(reports[:_MAX_VARIABLES])).order_by(table.c.report, table.c.position)
+    return tuple(dict.fromkeys(connection.execute(query.limit(limit)).scalars()))
+
+
 def write_state(tx: sa.Connection, scenario: str, recipe: str, state: Mapping[str, JSON]) -> None:
     """Replace a recipe's state."""
     table = schema.recipe_state
     tx.execute(table.delete().where(table.c.scenario == scenario, table.c.recipe == recipe))
     tx.execute(table.insert().values(scenario=scenario, recipe=recipe, state=dict(state), at=time.time()))
+    reach("settle.state")
 
 
 def stale(scenario: str, *, expected: int, actual: int) -> StaleHead:

@@ -1,70 +1,78 @@
-"""A model server as upstream, in whatever dialects it speaks itself: bytes out, bytes back."""
+"""The contract of an upstream: what a plugin in ``reef.upstreams`` has to bring.
+
+A complete one, for a server with an odd greeting in front of its API::
+
+    class Polite(OpenAIUpstream):
+        async def post(self, path, body, *, headers, query=b""):
+            return await super().post("/please" + path, body, headers=headers, query=query)
+
+and one that answers by itself::
+
+    class Parrot(Upstream):
+        async def post(self, path, body, *, headers, query=b""):
+            said = json.loads(body)["messages"][-1]["content"]
+            message = {"role": "assistant", "content": said}
+            choice = {"index": 0, "message": message, "finish_reason": "stop"}
+            whole = {"id": "parrot", "object": "chat.completion", "model": self.model, "choices": [choice]}
+            return WholeAnswer(json.dumps(whole).encode(), where=self.where)
+
+        async def models(self):
+            return WholeAnswer(b'{"object": "list", "data": [{"id": "parrot", "object": "model"}]}', where=self.where)
+
+        async def reachable(self, *, timeout_s=2.0):
+            return True
+"""
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Self
-
-import aiohttp
-from yarl import URL
+from typing import ClassVar
 
 from reef.config import UpstreamConfig
-from reef.errors import InvalidRequest, UpstreamError, UpstreamTimeout
-from reef.experience import jsontext
-from reef.types import JSON
+from reef.errors import UpstreamError
 
-ALIASES = frozenset({"reef", "default", ""})
-"""Model names that mean "whatever is configured"; any other is the caller's own choice and is left alone."""
-KEEP_ALIVE_S = 4.0
-"""Below the 5 s after which common servers (uvicorn, Node) drop an idle connection: a request must not meet a closing one."""
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-MOST_URLS = 64
-"""How many URLs are kept ready-made; callers choose what follows the ``?``."""
-ANTHROPIC = ("messages",)
-ANTHROPIC_VERSION = "2023-06-01"
-"""Said where no caller says it: without it Anthropic's own API answers nothing."""
-HOP_BY_HOP = frozenset(
-    {
-        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
-        b"transfer-encoding", b"upgrade", b"content-length", b"content-encoding", b"date", b"server", b"set-cookie", b"alt-svc",
-        b"strict-transport-security", b"x-reef-agent-record-id",
-    }
-)  # fmt: skip
-"""Headers of an answer that are about the connection to the upstream, not about the answer."""
+Headers = list[tuple[bytes, bytes]]
 
 
-class Answer:
-    """An answer under way. Close it when done; an answer that is not at its end loses its connection, which stops the upstream."""
+class Answer(ABC):
+    """An answer under way. Close it when done; closing one that is not at its end stops the upstream at once."""
 
-    def __init__(self, response: aiohttp.ClientResponse, *, where: str) -> None:
-        self._response = response
-        self._where = where
-        self.status = response.status
-        self.content_type = response.headers.get("content-type", "")
+    status: int
+    content_type: str
+    where: str
+    """Who answers: the upstream's URL, or its name where it has none. Records keep it."""
+    model: str = ""
+    """The model that was asked for, where a fallback made it another than the first."""
 
     @property
     def streamed(self) -> bool:
         """Whether it comes as server-sent events."""
         return self.status < 400 and self.content_type.startswith("text/event-stream")
 
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """The provider's own headers, for an ASGI server."""
-        return [(name.lower(), value) for name, value in self._response.raw_headers if name.lower() not in HOP_BY_HOP]
+    @property
+    def ended(self) -> bool:
+        """Whether all of it is taken, as far as that is known without asking for more."""
+        return False
 
+    @abstractmethod
+    def headers(self) -> Headers:
+        """The provider's own headers, names in lower case, for an ASGI server; none that is about the connection."""
+
+    @abstractmethod
     async def next(self) -> bytes:
         """What arrived since; empty at the end.
 
         Raises:
-            UpstreamError: the connection broke before the end.
+            UpstreamError: the connection broke before the end. A broken answer must never end as if it were whole.
             UpstreamTimeout: silence beyond the bound.
         """
-        try:
-            return await self._response.content.readany()
-        except TimeoutError:
-            raise self._silent() from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise self._broken(error) from error
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go."""
 
     async def read(self) -> bytes:
         """The whole of it.
@@ -73,158 +81,96 @@ class Answer:
             UpstreamError: the connection broke before the end, or the answer is beyond all measure.
             UpstreamTimeout: silence beyond the bound.
         """
-        parts = [await self.next()]
-        size = len(parts[0])
-        while not self._response.content.at_eof():
-            parts.append(await self.next())
-            size += len(parts[-1])
+        parts: list[bytes] = []
+        size = 0
+        while part := await self.next():
+            parts.append(part)
+            size += len(part)
             if size > MAX_ANSWER_BYTES:
-                raise UpstreamError(f"{self._where} answered with more than {MAX_ANSWER_BYTES >> 20} MiB", hint="Ask for a stream.")
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+                raise UpstreamError(f"{self.where} answered with more than {MAX_ANSWER_BYTES >> 20} MiB", hint="Ask for a stream.")
+        return b"".join(parts)
+
+
+class WholeAnswer(Answer):
+    """An answer that is there already."""
+
+    def __init__(
+        self, body: bytes, *, where: str, status: int = 200, content_type: str = "application/json", headers: Headers | None = None
+    ) -> None:
+        self.status = status
+        self.content_type = content_type
+        self.where = where
+        self._body = body
+        self._headers = headers or []
+
+    def headers(self) -> Headers:
+        return [(b"content-type", self.content_type.encode("latin-1")), *self._headers]
+
+    async def next(self) -> bytes:
+        body, self._body = self._body, b""
+        return body
 
     def close(self) -> None:
-        """Let go: the connection goes back to the pool if the answer is at its end, and is cut if not."""
-        if self._response.content.at_eof():
-            self._response.release()
-        else:
-            self._response.close()
-
-    def _silent(self) -> UpstreamTimeout:
-        return UpstreamTimeout(f"{self._where} went silent in mid-answer", hint="upstream.timeout_s bounds the silence.")
-
-    def _broken(self, error: Exception) -> UpstreamError:
-        return UpstreamError(
-            f"{self._where} broke off in mid-answer ({type(error).__name__})",
-            hint="Send the request again; what arrived is recorded as truncated.",
-        )
+        self._body = b""
 
 
-class OpenAIUpstream:
-    """Passes requests to an OpenAI-compatible server, or to one that speaks Anthropic's dialect.
-
-    Use it as an async context manager, inside the event loop that will use it.
+class Upstream(ABC):
+    """A place answers come from. One object for each upstream that is configured, in the event loop of the gateway.
 
     Args:
-        config: address, key variable, model and bounds.
+        config: its section of serve.yaml: address, key variable, model and bounds.
+        name: what the section is called.
     """
 
-    def __init__(self, config: UpstreamConfig) -> None:
+    SPEAKS: ClassVar[tuple[str, ...]] = ("chat",)
+    """The dialects it speaks where its ``dialects`` are not configured."""
+    GIVES_TOKENS: ClassVar[bool] = False
+    """Whether it can be asked for token ids and log-probabilities of what it says, as vLLM can."""
+    TRANSLATED: ClassVar[bool] = False
+    """Whether LiteLLM may ask ``url`` itself, in one of the dialects spoken there, for callers who speak another."""
+
+    def __init__(self, config: UpstreamConfig, *, name: str) -> None:
+        self.config = config
+        self.name = name
         self.url = config.url
+        self.where = config.url or name
         self.model = config.model
-        self._config = config
-        self.dialects = config.dialects
-        self._urls: dict[str, URL] = {}
-        self._defaults: dict[str, str] = {}
-        self._headers = {"Accept-Encoding": "identity", "User-Agent": "reef"}  # compressed bytes could not be passed through and read
-        if config.key_env and (key := os.environ.get(config.key_env)):
-            if config.dialects != ANTHROPIC:
-                self._headers["Authorization"] = f"Bearer {key}"
-            if "messages" in config.dialects:
-                self._headers["x-api-key"] = key
-        if config.dialects == ANTHROPIC:
-            self._defaults["anthropic-version"] = ANTHROPIC_VERSION
-        self._session: aiohttp.ClientSession | None = None
+        self.dialects: tuple[str, ...] = config.dialects or self.SPEAKS
 
-    async def __aenter__(self) -> Self:
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_S, ttl_dns_cache=60),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._config.connect_timeout_s, sock_read=self._config.timeout_s),
-            skip_auto_headers=("Accept", "Content-Type"),
-        )
-        return self
+    @property
+    def key(self) -> str:
+        """Its key: from the environment variable that its own section names, and from nowhere else."""
+        return os.environ.get(self.config.key_env, "") if self.config.key_env else ""
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
+    async def open(self) -> None:  # noqa: B027 - many need nothing
+        """Make ready to be asked, inside the event loop that will ask."""
 
-    def check_speaks(self, dialect: str) -> None:
-        """Check a dialect.
+    async def close(self) -> None:  # noqa: B027
+        """Let go of what :meth:`open` took."""
 
-        Raises:
-            InvalidRequest: it is none of the upstream's.
-        """
-        if dialect not in self.dialects:
-            raise InvalidRequest(
-                f"the upstream does not speak the {dialect} dialect",
-                hint=f"If it does after all, add {dialect} to upstream.dialects, now [{', '.join(self.dialects)}].",
-            )
-
-    def address(self, body: dict[str, JSON], raw: bytes) -> tuple[bytes, str]:
-        """The bytes to send, and the model they ask for.
-
-        The caller's bytes are left alone unless it named no model of its own and one is configured.
-        """
-        asked = body.get("model")
-        if self.model and (asked is None or (isinstance(asked, str) and asked in ALIASES)):
-            return jsontext.dumps({**body, "model": self.model}), self.model
-        return raw, asked if isinstance(asked, str) else ""
-
+    @abstractmethod
     async def post(self, path: str, body: bytes, *, headers: Mapping[str, str], query: bytes = b"") -> Answer:
-        """Send a request; return when the head of the answer is there.
+        """Send a request; return when the head of the answer is there. Cancelling it must end the request at once.
 
         Args:
-            path: below the upstream's base URL, e.g. ``/chat/completions``.
-            headers: of the caller, already sifted. The key is added here.
+            path: of the dialect: ``/chat/completions``, ``/responses``, ``/messages`` or ``/messages/count_tokens``.
+            body: JSON, with the model to ask for.
+            headers: of the caller, already sifted; never its token.
             query: what follows ``?``, as the caller wrote it.
 
         Raises:
             UpstreamError: refused, reset, or not HTTP.
             UpstreamTimeout: no connection or no answer within the bounds.
         """
-        return await self._request("POST", path, body=body, headers=headers, query=query)
 
-    async def get(self, path: str) -> Answer:
-        """Like :meth:`post`, without a body."""
-        return await self._request("GET", path, body=None, headers={})
+    @abstractmethod
+    async def models(self) -> Answer:
+        """The models it has, as OpenAI's and Anthropic's ``GET /v1/models`` list them.
 
+        Raises:
+            UpstreamError: as :meth:`post`.
+        """
+
+    @abstractmethod
     async def reachable(self, *, timeout_s: float = 2.0) -> bool:
         """Whether anything answers there, whatever it says."""
-        session = self._open_session()
-        try:
-            bound = aiohttp.ClientTimeout(total=timeout_s)
-            async with session.get(self._url("/models"), headers=self._headers, timeout=bound, allow_redirects=False):
-                return True
-        except (aiohttp.ClientError, OSError):
-            return False
-
-    async def _request(self, method: str, path: str, *, body: bytes | None, headers: Mapping[str, str], query: bytes = b"") -> Answer:
-        session = self._open_session()
-        try:
-            response = await session.request(
-                method,
-                self._url(path, query),
-                data=body,
-                headers={**self._defaults, **headers, **self._headers},
-                allow_redirects=False,
-            )
-        except TimeoutError:
-            raise UpstreamTimeout(
-                f"{self.url} did not answer in time",
-                hint=f"{self._config.connect_timeout_s:g} s to connect, {self._config.timeout_s:g} s of silence (upstream.timeout_s).",
-            ) from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise UpstreamError(
-                f"{self.url} cannot be reached: {_reason(error)}", hint="Is the model server running, and is upstream.url right?"
-            ) from error
-        return Answer(response, where=self.url)
-
-    def _open_session(self) -> aiohttp.ClientSession:
-        if self._session is None or not self.url:
-            raise UpstreamError("no upstream is configured", hint="Set upstream.url in serve.yaml, or use `reef serve --upstream URL`.")
-        return self._session
-
-    def _url(self, path: str, query: bytes = b"") -> URL:
-        if query:
-            path = f"{path}?{query.decode('latin-1')}"
-        url = self._urls.get(path)
-        if url is None:
-            url = URL(self.url + path)
-            if len(self._urls) < MOST_URLS:
-                self._urls[path] = url
-        return url
-
-
-def _reason(error: Exception) -> str:
-    text = str(error)
-    return f"{type(error).__name__} {text}" if text else type(error).__name__

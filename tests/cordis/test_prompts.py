@@ -84,6 +84,38 @@ def test_a_run_is_told_from_its_longest_prompt_and_the_last_answer(lab: Any) -> 
     assert left_out == 0
 
 
+def test_side_calls_are_left_out_and_sub_agents_are_named(lab: Any) -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("write", "agent")]
+    yes = {"role": "assistant", "content": "yes"}
+
+    def ask(*texts: str, tools: Any = (), session: str = "s1") -> None:
+        messages = [{"role": "assistant" if place % 2 else "user", "content": text} for place, text in enumerate(texts)]
+        lab.record([], yes, session=session, request={"model": "m", "messages": messages, "tools": tools})
+
+    ask("A title, please. " * 90)
+    ask("Do it", tools=tools)
+    ask("Look it up", tools=tools[:1])
+    ask("Look it up", "yes", "and now?", tools=tools[:1])
+    ask("Do it", "yes", "go on", tools=tools)
+    (found,), _ = analyse([lab.report(session="s1")], store=lab.store, max_sessions=8)
+    assert found.task == "Do it"
+    assert found.transcript.splitlines() == [
+        "[user] Do it",
+        "[assistant] yes",
+        "[user] go on",
+        "[assistant] yes",
+        "[a sub-agent worked on: Look it up] (2 exchanges)",
+    ]
+
+
+def test_of_a_request_that_was_tried_again_the_last_try_is_told(lab: Any) -> None:
+    for end in (End.UPSTREAM_ERROR, End.COMPLETE):
+        answer = {"role": "assistant", "content": "yes"} if end is End.COMPLETE else None
+        lab.record([{"role": "user", "content": "x"}], answer, session="s1", end=end, error="reset")
+    (found,), _ = analyse([lab.report(session="s1")], store=lab.store, max_sessions=8)
+    assert found.transcript.splitlines() == ["[user] x", "[assistant] yes"]
+
+
 def test_reports_on_one_session_are_told_together_and_references_find_theirs(lab: Any) -> None:
     first = lab.failed_run("Do it", "No!", session="s1")
     again = lab.report(score=0.3, feedback="Still no.", references=first.references[:1])
@@ -134,7 +166,7 @@ def test_shortening_keeps_both_ends(text: str, bound: int) -> None:
     )
 )
 def test_messages_of_any_shape_are_told_somehow(message: Any) -> None:
-    for line in trajectory._lines(message):
+    for line in trajectory._lines([message]):
         assert isinstance(line, str)
 
 

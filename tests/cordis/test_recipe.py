@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 from typing import Any
 
 import pytest
 
+from cordis import trajectory
 from cordis.recipe import KEPT_PASSING, CordisRecipe
 from reef.artifacts.tree import content_id
 from reef.errors import ConfigError, InvalidTree, ProposalError
@@ -247,3 +249,18 @@ def test_a_missing_file_cannot_be_deleted(lab: Any) -> None:
     plan = parse(answer({"path": "memory/none.md", "action": "delete"}))
     with pytest.raises(InvalidTree, match="not there"):
         apply(plan, tree=lab.artifacts.read(lab.head.commit))
+
+
+def test_nothing_is_told_of_sessions_that_held_out_tasks_were_captured_from(lab: Any, scripted: Any) -> None:
+    """A proposer that read them would be graded on what it was told."""
+    shown = lab.failed_run("Write the date 1 May 2020 to date.txt", ISO, session="s1")
+    kept = lab.failed_run("Write the secret of the reef to reef.txt", "The secret is coral.", session="s2")
+    records = lab.store.session_records("demo", "s2")
+    quoting = lab.report(score=0.0, feedback="It is about coral.", references=[records[-1].id])
+    model = scripted(json.dumps({"summary": "s", "edits": [{"path": "memory/x.md", "action": "write", "content": "x"}]}))
+    bench = dataclasses.replace(lab.bench(model), withheld=frozenset({"s2"}))
+    with pytest.raises(ProposalError, match="held-out"):
+        recipe().propose(Batch((kept, quoting)), parent=lab.head, earlier=(), bench=bench)
+    assert model.asked == []
+    sessions, left_out = trajectory.analyse((shown, kept, quoting), store=lab.store, max_sessions=8, withheld=bench.withheld)
+    assert [session.session for session in sessions] == ["s1"] and left_out == 0 and "coral" not in str(sessions)

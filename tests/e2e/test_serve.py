@@ -51,6 +51,25 @@ def test_what_dies_is_started_again_and_nothing_is_lost(tmp_path: Path) -> None:
         assert service.get("/reef/status")["processes"]["gateway"]["restarts"] == 1
 
 
+def test_several_gateways_share_the_address_and_answer_for_each_other(tmp_path: Path) -> None:
+    with serving(tmp_path, *REHEARSAL, "--set", "listen.workers=2") as service:
+        asked = 0
+
+        def answered_by() -> set[int | None]:
+            nonlocal asked
+            service.post("/v1/chat/completions", CHAT)
+            asked += 1
+            return {int(line.split('process="')[1].split('"')[0]) for line in service.text("/metrics").splitlines() if 'process="' in line}
+
+        seen: set[int | None] = set()
+        both = {service.pid("gateway"), service.pid("gateway-2")}
+        wait_for(lambda: seen.update(answered_by()) or both <= seen, "both gateways to answer")
+        service.kill("gateway-2")
+        service.post("/v1/chat/completions", CHAT)
+        listed = service.get("/reef/scenarios/default/records?limit=500")["records"]
+        assert len(listed) == asked + 1
+
+
 def test_children_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     with pytest.raises(AssertionError), serving(tmp_path, *REHEARSAL) as service:
         pids = [service.pid(name) for name in ("gateway", "learner", "rehearsal")]

@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from reef.types import File, Tree
+from reef.evaluation.graders.workspace import lay
+from reef.types import File, Setup, Tree
+
+NO_SETUP = Setup()
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,15 @@ class LocalRunner:
 
     @contextlib.contextmanager
     def run(
-        self, tree: Tree, *, prompt: str, files: Mapping[str, str], scenario: str, session: str, release: int | None
+        self,
+        tree: Tree,
+        *,
+        prompt: str,
+        files: Mapping[str, str | File],
+        scenario: str,
+        session: str,
+        release: int | None,
+        setup: Setup = NO_SETUP,
     ) -> Iterator[Episode]:
         started = time.monotonic()
         rules = tree["AGENTS.md"].data.decode()
@@ -77,7 +88,7 @@ class LocalRunner:
                 fault = "infrastructure"
             with tempfile.TemporaryDirectory() as folder:
                 for path, text in files.items():
-                    Path(folder, path).write_text(text, encoding="utf-8")
+                    lay(Path(folder), path, text)
                 workspace = Path(folder)
                 yield Episode(workspace, answer, fault, answer if fault else "", time.monotonic() - started, command_runner(workspace))
         finally:

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reef.experience import database, delta, ids, threads
+from reef.experience import database, delta, ids, threads, traces
 from reef.experience.committer import Committer
 from reef.experience.store import ExperienceStore
-from reef.types import JSON, End, Record
+from reef.types import JSON, End, Record, TokenTrace
 from tests.experience.test_roundtrip import record
 
 
@@ -195,3 +195,67 @@ def test_reading_a_session_is_linear(tmp_path: Path) -> None:
     records = grown(60)
     storage.add(*records)
     assert [item.request for item in storage.store.session_records("s", "run")] == [item.request for item in records]
+
+
+def test_tokens_are_given_back_and_a_prompt_costs_only_its_new_ones(tmp_path: Path) -> None:
+    storage = Storage(f"sqlite:///{tmp_path / 'reef.db'}")
+    seen: tuple[int, ...] = ()
+    sent = []
+    for number, item in enumerate(grown(20)):
+        prompt = (*seen, *range(number * 1000, number * 1000 + 50))
+        seen = (*prompt, *range(7))
+        sent.append(replace(item, tokens=TokenTrace(prompt, tuple(range(7)), (-0.5, -0.25, 0.0, -1.5, -2.0, -4.0, -8.0))))
+        storage.add(sent[-1])
+        if number % 5 == 4:
+            storage.restart()
+    assert [item.tokens for item in storage.store.session_records("s", "run")] == [item.tokens for item in sent]
+    with sqlite3.connect(tmp_path / "reef.db") as tx:
+        sizes = [size for (size,) in tx.execute("SELECT length(tokens) FROM records ORDER BY seq")]
+    assert max(sizes[1:]) < 1.2 * min(sizes[1:])
+
+
+@given(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 2**32 - 1)), st.lists(st.integers(0, 9)))
+def test_any_trace_is_given_back_over_any_base(prompt: list[int], completion: list[int], below: list[int]) -> None:
+    trace = TokenTrace(tuple(prompt), tuple(completion), tuple(0.5 for _ in completion))
+    for base in (None, TokenTrace(tuple(below), (), ()), TokenTrace((), tuple(below), ())):
+        assert traces.unpack(traces.pack(trace, base), base) == trace
+
+
+def calls(name: str, identity: str) -> JSON:
+    """An assistant's turn that calls a tool."""
+    call = {"id": identity, "type": "function", "function": {"name": name, "arguments": "{}"}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+def calling(history: Sequence[JSON], identity: str) -> Record:
+    answered = exchange(history)
+    answered.response["choices"][0]["message"] = calls("ls", identity)
+    return answered
+
+
+def test_a_last_turn_that_is_taken_away_again_does_not_hide_the_run(storage: Storage) -> None:
+    """As OpenClaw does it, which writes the ids of calls anew besides."""
+    moment = turn("<<<what is true just now>>>")
+    runs = [storage.session(calling([turn("begin"), moment], f"call_{run}")) for run in "ab"]
+    assert runs[0] != runs[1]
+    for run, session in zip("ab", runs, strict=True):
+        history = [turn("begin"), calls("ls", f"call{run}"), turn(run, "tool")]
+        assert storage.session(exchange([*history, moment])) == session
+        storage.restart()
+        assert storage.session(exchange([*history, turn("yes", "assistant"), turn("go on"), moment])) == session
+
+
+def test_runs_that_begin_with_the_same_rules_are_not_one(storage: Storage) -> None:
+    histories = [[turn("the rules of this project"), turn(f"task {number}")] for number in range(3)]
+    sessions = [storage.session(exchange(history)) for history in histories]
+    assert len(set(sessions)) == 3
+    storage.restart()
+    for history, session in zip(histories, sessions, strict=True):
+        assert storage.session(exchange([*history, turn("yes", "assistant"), turn("go on")])) == session
+
+
+def test_a_failed_request_sent_again_after_a_restart_is_the_same_session(storage: Storage) -> None:
+    failed = replace(exchange([turn("rules"), turn("begin")]), end=End.TRUNCATED)
+    session = storage.session(failed)
+    storage.restart()
+    assert storage.session(replace(failed, id=ids.receipt(), started_at=failed.started_at + 5)) == session

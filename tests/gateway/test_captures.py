@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
@@ -19,10 +20,14 @@ from tests.support.gateway import Service, service
 from tests.support.upstream import FakeUpstream, upstream
 
 PASSED_ON = ("x-reef-scenario", "anthropic-version", "anthropic-beta")
+NOT_SENT = ("x-reef-session", "content-length", "transfer-encoding", "connection", "host", "accept-encoding", "authorization", "x-api-key")
+"""What our own configuration of the agent added, and what a connection of the test's own says anew."""
 MOVING = frozenset({"openclaw.jsonl"})
 """Runs whose histories are no prefix of each other: OpenClaw puts a user message at the end of every request and takes it away again."""
 
 SAID = ("text", "output", "arguments")
+ANONYMOUS = re.compile(r"^<(.*)>$")
+"""How the captures write what named somebody: a session's id in angle brackets, which no id has."""
 
 
 @pytest.fixture
@@ -53,6 +58,22 @@ def replay(gateway: Service, name: str) -> dict[str, list[Record]]:
         assert json.dumps(json.loads(shown)["request"]) == json.dumps(item.body)
         runs[item.run].append(record)
     return runs
+
+
+@pytest.mark.parametrize("name", captures.files())
+def test_each_run_is_one_session_by_what_its_agent_really_sent(gateway: Service, name: str) -> None:
+    """Without `x-reef-session`: by the agent's own headers where it has any (Claude Code, Codex, OpenCode with its title request, Pi on
+    responses), else by the history (aider, Hermes, mini-swe-agent, OpenClaw, Qwen, Pi on chat and messages). No capture has a request that
+    neither tells: the one run with a history that is no continuation, OpenCode's, carries its session's header on every request."""
+    sessions: dict[str, set[str | None]] = defaultdict(set)
+    for item in captures.read(name):
+        headers = {header: ANONYMOUS.sub(r"\1", value) for header, value in item.headers.items() if header not in NOT_SENT}
+        answer = gateway.request(item.method, item.path, item.body, headers)
+        assert answer.status == 200
+        if item.method != "HEAD":
+            sessions[item.run].add(gateway.record(answer).session)
+    assert {run: len(found) for run, found in sessions.items()} == dict.fromkeys(sessions, 1)
+    assert len(set.union(*sessions.values()) if sessions else ()) == len(sessions), "runs share no session"
 
 
 def turns(record: Record) -> list[object]:

@@ -260,7 +260,7 @@ def test_every_refusal_is_in_the_callers_dialect(tmp_path: Path, fake: FakeUpstr
 @both
 def test_a_dialect_the_upstream_does_not_speak_is_refused_with_what_to_set(tmp_path: Path, fake: FakeUpstream, name: str) -> None:
     path, body, *_ = CASES[name]
-    with service(tmp_path, upstream=fake.url) as gateway:
+    with service(tmp_path, upstream=fake.url, upstream_section={"translate": False}) as gateway:
         answer = gateway.request("POST", path, body)
         assert answer.status == 400
         assert "upstream.dialects" in form(answer, name)["hint"]

@@ -13,7 +13,7 @@ from reef.harness.episode import EpisodeRunner
 from reef.harness.install import Installed
 from reef.harness.sandbox import Sandbox, bubblewrap_problem
 from reef.harness.tree import starter
-from reef.types import File
+from reef.types import File, Setup
 
 if TYPE_CHECKING:
     from tests.harness.conftest import MiniGateway
@@ -87,3 +87,45 @@ def test_a_task_file_may_not_leave_the_workspace(gateway: MiniGateway, gateway_s
     runner = a_runner(gateway, gateway_socket, pi)
     with pytest.raises(InvalidTree), runner.run(starter(), prompt="x", files={"../x": ""}, scenario="s", session="t", release=None):
         pass
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_set_up_command_runs_before_the_agent_in_its_workspace(
+    gateway: MiniGateway, gateway_socket: Path, pi: Installed, kind: str
+) -> None:
+    gateway.answers = [("bash", {"command": "cat made.txt > out.txt"}), "done"]
+    setup = Setup(command=("sh", "-c", "cat given.txt > made.txt; env >> env.txt"))
+    files = {"given.txt": "hi", "run.sh": File(b"#!/bin/sh\necho ran\n", executable=True)}
+    runner = a_runner(gateway, gateway_socket, pi, kind=kind)
+    with runner.run(starter(), prompt="x", files=files, scenario="s", session="t", release=None, setup=setup) as result:
+        assert (result.fault, (result.workspace / "out.txt").read_text()) == (None, "hi")
+        assert "trial-token" not in (result.workspace / "env.txt").read_text()
+        assert result.run_command(["./run.sh"]).stdout == "ran\n"
+
+
+def test_a_set_up_that_fails_is_no_fault_of_the_harness_and_the_agent_is_not_run(
+    gateway: MiniGateway, gateway_socket: Path, pi: Installed
+) -> None:
+    runner = a_runner(gateway, gateway_socket, pi)
+    for setup, detail in (
+        (Setup(command=("sh", "-c", "echo no such thing >&2; exit 3")), "the set-up command ended with status 3: no such thing"),
+        (Setup(command=("sleep", "60"), timeout_s=0.2), "the set-up command did not end within 0.2 s"),
+    ):
+        with runner.run(starter(), prompt="x", files={}, scenario="s", session="t", release=None, setup=setup) as result:
+            assert (result.fault, result.detail) == ("infrastructure", detail)
+    assert gateway.called("/v1/chat/completions") == []
+
+
+@pytest.mark.skipif(bool(bubblewrap_problem()), reason="no bubblewrap")
+def test_the_workspace_is_where_the_task_says_and_a_check_sees_further_folders(
+    gateway: MiniGateway, gateway_socket: Path, pi: Installed, tmp_path: Path
+) -> None:
+    gateway.answers = [("bash", {"command": "pwd > /app/out.txt; ls /tests >> /app/out.txt 2>&1"}), "done"]
+    (tmp_path / "tests").mkdir()
+    runner = a_runner(gateway, gateway_socket, pi)
+    setup = Setup(workdir="/app")
+    with runner.run(starter(), prompt="x", files={}, scenario="s", session="t", release=None, setup=setup) as result:
+        seen = (result.workspace / "out.txt").read_text()
+        assert seen.startswith("/app\n") and "No such file" in seen
+        assert result.run_command(["sh", "-c", "cp out.txt /tests/"], folders={"/tests": tmp_path / "tests"}).returncode == 0
+        assert (tmp_path / "tests" / "out.txt").read_text() == seen

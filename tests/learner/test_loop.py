@@ -158,6 +158,18 @@ def test_a_batch_whose_attempts_are_used_up_is_consumed_without_a_release(house:
     assert house.waiting() == []
 
 
+def test_a_proposal_that_changes_nothing_is_not_judged_and_spends_none_of_the_error(house: House) -> None:
+    judged: list[int] = []
+    house.learner(AppendLine(["start", "bad", "start"]), WordJudge(during=lambda: judged.append(1))).work_once()
+    assert len(judged) == 1
+    first = house.controller.candidates("default")[0]
+    verdict = house.controller.verdict(first.id)
+    assert verdict is not None
+    assert (verdict.decision, first.state) == (Decision.NO_CHANGE, CandidateState.INCONCLUSIVE)
+    assert house.controller.spent("default") == 1
+    assert house.waiting() == []
+
+
 def test_no_proposal_settles_the_batch(house: House) -> None:
     house.learner(AppendLine([ProposalError("nothing usable")]), WordJudge()).work_once()
     assert house.waiting() == []

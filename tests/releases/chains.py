@@ -45,10 +45,10 @@ class Bench:
         bench.controller.ensure_scenario("default", starter=STARTER)
         return bench
 
-    def candidate(self, text: str, *, reports: tuple[str, ...] = (), scenario: str = "default") -> Candidate:
+    def candidate(self, text: str, *, reports: tuple[str, ...] = (), scenario: str = "default", also: Tree | None = None) -> Candidate:
         """A candidate against the head whose rules are ``text``."""
         head = self.controller.head(scenario)
-        tree = {**STARTER, "AGENTS.md": File(text.encode())}
+        tree = {**STARTER, "AGENTS.md": File(text.encode()), **(also or {})}
         commit = self.artifacts.commit(tree, parents=[head.commit], message=text)
         return self.controller.open_candidate(
             scenario=scenario,

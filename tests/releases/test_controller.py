@@ -198,12 +198,28 @@ def test_an_audit_finds_tampering(bench: Bench, tampering: str, complaint: str) 
     bench.promote("three")
     assert bench.controller.verify("default") == []
     with bench.engine.begin() as tx:
-        for table in ("releases", "verdicts", "trials"):
-            for verb in ("UPDATE", "DELETE"):
-                where = f" ON {table}" if tx.dialect.name == "postgresql" else ""
-                tx.exec_driver_sql(f"DROP TRIGGER {table}_refuse_{verb}{where}")
+        triggers = [(table, f"refuse_{verb}") for table in ("releases", "verdicts", "trials") for verb in ("UPDATE", "DELETE")]
+        for table, trigger in (*triggers, ("heads", "advance")):
+            where = f" ON {table}" if tx.dialect.name == "postgresql" else ""
+            tx.exec_driver_sql(f"DROP TRIGGER {table}_{trigger}{where}")
         tx.exec_driver_sql(tampering)
     assert any(complaint in problem for problem in bench.controller.verify("default"))
+
+
+@pytest.mark.parametrize("statement", ["UPDATE heads SET step = step + 2", "UPDATE heads SET step = step - 1", "DELETE FROM heads"])
+def test_the_database_moves_a_head_to_the_next_step_only(bench: Bench, statement: str) -> None:
+    bench.promote("better")
+    with pytest.raises(sa.exc.IntegrityError), bench.engine.begin() as tx:
+        tx.exec_driver_sql(statement)
+
+
+def test_nothing_gets_around_the_refusal(bench: Bench) -> None:
+    bench.promote("better")
+    sqlite = bench.engine.dialect.name == "sqlite"
+    for table in ("releases", "verdicts", "trials", "heads"):
+        statement = f"INSERT OR REPLACE INTO {table} SELECT * FROM {table}" if sqlite else f"TRUNCATE {table} CASCADE"
+        with pytest.raises(sa.exc.IntegrityError, match="append-only"), bench.engine.begin() as tx:
+            tx.exec_driver_sql(statement)
 
 
 def test_repair_brings_refs_back_and_abandons_what_was_half_judged(bench: Bench) -> None:

@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,16 @@ def wait_for(condition: Callable[[], Any], what: str, *, within_s: float = 20.0)
 class Service:
     """The running service, seen from outside and by its processes."""
 
-    process: subprocess.Popen[bytes]
+    launch: Callable[[], subprocess.Popen[bytes]]
     state: Path
+    log: Path
     url: str = ""
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def start(self) -> None:
+        """Start it, the first time or again, and wait until it serves."""
+        self.process = self.launch()
+        wait_for(self._ready, "reef serve to get ready", within_s=READY_S)
 
     def get(self, path: str, *, token: str = "") -> Any:
         """GET, and the JSON answered."""
@@ -45,6 +52,11 @@ class Service:
         request = urllib.request.Request(self.url + path, data=json.dumps(body).encode())
         request.add_header("content-type", "application/json")
         return self._send(request, token)
+
+    def text(self, path: str) -> str:
+        """GET, and the text answered."""
+        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+            return answer.read().decode()
 
     def healthy(self) -> bool:
         """Whether the gateway answers."""
@@ -65,6 +77,36 @@ class Service:
             os.kill(before, signal.SIGKILL)
         wait_for(lambda: self.pid(name) not in (None, before), f"{name} to be started again")
 
+    def kill_at_once(self, name: str) -> None:
+        """SIGKILL one process as soon as it runs, and wait for nothing more. The keeper is the first gateway's."""
+
+        def running() -> int | None:
+            if name == "keeper":
+                gateway = self.pid("gateway")
+                return next((pid for pid in _children(gateway or 0) if b"reef.experience.keeper" in _command(pid)), None)
+            found = self.pid(name)
+            return found if found is not None and b"reef." in _command(found) else None  # a dead one has no command any more
+
+        os.kill(wait_for(running, f"{name} to run"), signal.SIGKILL)
+
+    def kill_everything(self) -> None:
+        """SIGKILL the supervisor and all that came from it, together: what a power cut leaves of them."""
+        found = [self.process.pid]
+        for pid in found:
+            found += _children(pid)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def _ready(self) -> bool:
+        assert self.process.poll() is None, f"reef serve ended: {self.log.read_text()}"
+        with contextlib.suppress(OSError, ValueError):
+            if (written := self._written())["pid"] == self.process.pid:  # of one before it, if it was killed
+                self.url = written["url"]
+                return self.healthy()
+        return False
+
     def _written(self) -> Any:
         return json.loads((self.state / "run" / "processes.json").read_text())
 
@@ -82,24 +124,39 @@ def serving(folder: Path, *arguments: str, environment: Mapping[str, str] | None
     command = [sys.executable, "-m", "reef", "serve", "--port", "0", "--set", f"storage.dir={state}", *arguments]
     log = folder / "serve.log"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("REEF_")}
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, env={**inherited, **(environment or {})})
-    service = Service(process, state)
 
-    def ready() -> bool:
-        assert process.poll() is None, f"reef serve ended: {log.read_text()}"
-        with contextlib.suppress(OSError, ValueError):
-            service.url = service._written()["url"]
-        return bool(service.url) and service.healthy()
+    def launch() -> subprocess.Popen[bytes]:
+        with log.open("ab") as output:
+            return subprocess.Popen(command, stdout=output, stderr=output, env={**inherited, **(environment or {})})
 
+    service = Service(launch, state, log)
     try:
-        wait_for(ready, "reef serve to get ready", within_s=READY_S)
+        service.start()
         yield service
     finally:
-        process.send_signal(signal.SIGINT)
+        service.process.send_signal(signal.SIGINT)
         try:
-            code = process.wait(30)
+            code = service.process.wait(30)
         except subprocess.TimeoutExpired:
-            process.kill()
+            service.process.kill()
             raise
     assert code == 0, f"reef serve ended with {code}: {log.read_text()}"
+
+
+def _children(parent: int) -> list[int]:
+    """The processes that one started and that still run."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                after_name = (folder / "stat").read_text().rpartition(")")[2].split()
+                if int(after_name[1]) == parent:
+                    found.append(int(folder.name))
+    return found
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

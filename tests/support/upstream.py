@@ -31,6 +31,8 @@ class Reply:
     end: End = "clean"
     silent: bool = False
     """Not even a status line; ``end`` says what happens instead."""
+    before: threading.Event | None = None
+    """Waited for before anything is said."""
 
 
 @dataclass
@@ -161,6 +163,8 @@ class FakeUpstream:
             await asyncio.gather(watch, return_exceptions=True)
 
     async def _send(self, reply: Reply, writer: asyncio.StreamWriter, hung_up: asyncio.Task[bytes]) -> bool:
+        if reply.before is not None:
+            await asyncio.to_thread(reply.before.wait, 20)
         if not reply.silent:
             headers = {"content-type": reply.content_type, "transfer-encoding": "chunked", **reply.headers}
             lines = [f"HTTP/1.1 {reply.status} X", *(f"{name}: {value}" for name, value in headers.items())]

@@ -1,0 +1,1 @@
+"""The history of the tables, a file for each revision."""
