@@ -7,6 +7,7 @@ turns stand is told by the record's dialect.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -68,6 +69,7 @@ class Dismantler:
         self._recall_opening = recall_opening
         self._remember = remember
         self._redact = redaction.redact if redact else bytes
+        self._clean = functools.lru_cache(maxsize=1024)(self._cleaned)
         self._compressor = zstandard.ZstdCompressor(level=3)
         self.forget()
 
@@ -164,7 +166,8 @@ class Dismantler:
         self._sessions.grew(len(names) - (len(carried_on.names) if carried_on else 0))
         return base, copied
 
-    def _clean(self, text: str) -> str:
+    def _cleaned(self, text: str) -> str:
+        """Of the names and errors that one record has from the other."""
         return self._redact(text.encode()).decode() if text else text
 
     def _compress(self, rows: Rows) -> None:
