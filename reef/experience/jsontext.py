@@ -14,9 +14,6 @@ import orjson
 
 from reef.types import JSON
 
-Text = orjson.Fragment
-"""A JSON value as text that was parsed before: :func:`dumps` takes it as it is, inside of other values."""
-
 
 def loads(text: bytes | str) -> JSON:
     """Parse one JSON value.

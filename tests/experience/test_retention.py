@@ -379,9 +379,8 @@ def test_storing_goes_on_during_a_large_deletion(tmp_path: Path) -> None:
     print(len(waits), {name: f"{1000 * value:.1f} ms" for name, value in told.items()}, max(log_sizes) >> 20, "MiB of log")
     assert sums["dropped"] == 60 * 25 + 1
     assert len(waits) > 50
-    # alone: some milliseconds; where the machine has other work, that shows in what it takes alone, too
-    assert told["p99"] < max(0.1, 10 * told["alone"]), told
-    assert told["most"] < max(1.0, 50 * told["alone"]), told
+    assert told["p99"] < 0.1, told  # alone: some milliseconds. It is one of 2 cores, with other work on it
+    assert told["most"] < 1.0, told
     assert max(log_sizes) < 64 * 2**20
     assert MOST_BYTES < 16 * 2**20
 
