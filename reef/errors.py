@@ -175,6 +175,39 @@ class UpstreamTimeout(UpstreamError, TimeoutError):
     type = "upstream_timeout_error"
 
 
+class EngineError(UpstreamError):
+    """The managed engine refused an administrative call, or could not be reached for one."""
+
+    type = "engine_error"
+
+
+class EngineTimeout(EngineError, TimeoutError):
+    """The engine did not answer an administrative call in time."""
+
+    status = 504
+
+
+class EngineNotReady(UpstreamError):
+    """The managed engine is being started, or is down for now.
+
+    Args:
+        retry_after_s: when to come again; sent as ``Retry-After``.
+    """
+
+    status = 503
+    type = "engine_not_ready_error"
+
+    def __init__(self, message: str, *, hint: str = "", retry_after_s: int = 5) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+    def headers(self) -> dict[str, str]:
+        return {"retry-after": str(self.retry_after_s)}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return functools.partial(type(self), hint=self.hint, retry_after_s=self.retry_after_s), (self.message,)
+
+
 class StorageError(ReefError, OSError):
     """The store could not keep a record."""
 
@@ -200,6 +233,20 @@ class InvalidTree(InvalidRequest):
     type = "invalid_tree_error"
 
 
+class WeightSyncError(ReefError, RuntimeError):
+    """New weights did not reach an engine, or it serves others than it should. What served before goes on serving."""
+
+    status = 502
+    type = "weight_sync_error"
+
+
+class WeightSyncTimeout(WeightSyncError, TimeoutError):
+    """A rank or an engine did not answer within the deadline of a sync; the message names it."""
+
+    status = 504
+    type = "weight_sync_timeout_error"
+
+
 class ProposalError(ReefError):
     """A proposer gave no usable candidate within its retries."""
 
@@ -210,6 +257,24 @@ class SandboxError(ReefError, OSError):
     """An episode could not be started in its sandbox."""
 
     type = "sandbox_error"
+
+
+class TrainingError(ReefError):
+    """A trainer made no candidate: it crashed, was ended, or its loss came to nothing. The parent is as it was."""
+
+    type = "training_error"
+
+
+class NothingLearned(TrainingError):
+    """Nothing of a batch can be learned from: no sample carries a signal, or a number was not finite. The same again would end the same."""
+
+    type = "nothing_learned_error"
+
+
+class TrainingTimeout(TrainingError, TimeoutError):
+    """A trainer did not end in time and was killed."""
+
+    type = "training_timeout_error"
 
 
 class GraderFault(ReefError, OSError):

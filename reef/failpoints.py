@@ -35,6 +35,8 @@ POINTS = {
     "retention.sweeping": "blobs that nothing uses are deleted, not committed",
     "lfs.hashed": "a large file is read, not in its place",
     "lfs.placed": "a large file is in its place, nothing points at it",
+    "checkpoint.written": "a checkpoint is written beside its place",
+    "checkpoint.placed": "a checkpoint is in its place, nobody was told",
     "candidate.inserted": "a candidate is written, not committed",
     "candidate.committed": "a candidate is committed, its branch may be missing",
     "candidate.moved": "a candidate's state is changed, not committed",

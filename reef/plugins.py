@@ -13,6 +13,7 @@ NAMESPACES = {
     "reef.recipes": "methods that turn experience into candidates (`reef.learner.recipe:Recipe`)",
     "reef.upstreams": "places answers come from (`reef.serving.upstream:Upstream`)",
     "reef.graders": "functions that score the outcome of a task (`reef.evaluation.graders:Grader`)",
+    "reef.trainers": "makers of weights from batches (`reef.training.trainer:Trainer`)",
     "reef.proposers": "writers of harness edits for Cordis (`cordis.proposer:Proposer`)",
 }
 

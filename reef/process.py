@@ -26,6 +26,8 @@ PARENT_FD = "REEF_PARENT_FD"
 WORKER = "REEF_WORKER"
 """The number of a gateway among those that share the listening socket; the first listens for sandboxed trials as well."""
 GATEWAY_URL = "REEF_GATEWAY_URL"
+ENGINE_NOTE = "REEF_ENGINE_NOTE"
+"""The file in which the engine's watcher says how it stands."""
 TRIAL_TOKEN = "REEF_TRIAL_TOKEN"  # noqa: S105 - the name of a variable
 PROPOSER_TOKEN = "REEF_PROPOSER_TOKEN"  # noqa: S105
 

@@ -8,6 +8,7 @@ those are tried. `benchmarks/redaction.py` has what that costs, beside one regul
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 _START = r"(?:(?<![A-Za-z0-9_]{anchor})|(?<=\\[nrtbf]{anchor})|(?<=\\u[0-9a-f]{{4}}{anchor}))"
@@ -63,6 +64,14 @@ def find(line: str) -> str | None:
         if shape.anchor in text and shape.pattern.search(text):
             return shape.description
     return None
+
+
+def redact_all(texts: Sequence[bytes]) -> list[bytes]:
+    """Many texts at once, each as :func:`redact` gives it: where nothing is suspected in all of them together, one look is enough."""
+    together = b"\n".join(texts)
+    if len(texts) > 1 and not _suspected(together) and not any(shape.anchor in together for shape in _ANYWHERE):
+        return list(texts)
+    return [redact(text) for text in texts]
 
 
 def redact(text: bytes) -> bytes:

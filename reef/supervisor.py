@@ -1,4 +1,4 @@
-"""The processes of one `reef serve`: gateways, learner and, for the stand-in model, the rehearsal.
+"""The processes of one `reef serve`: gateways, learner and, where they are wanted, the engine and the stand-in model.
 
 One command starts them, one Ctrl-C ends them; what dies is started again with back-off. The supervisor owns the listening socket and hands
 it down, so a gateway that restarts loses neither the port nor the connections waiting in the backlog.
@@ -25,13 +25,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from reef import plugins, process
-from reef.config import KINDS, REHEARSAL, Config, UpstreamConfig
+from reef.config import ENGINE, KINDS, REHEARSAL, Config, UpstreamConfig
 from reef.errors import ConfigError, ReefError
+from reef.serving.engine import command, notes
+from reef.serving.models import resolving
+from reef.serving.models.folders import INSTALL
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MOST_S = 3.0
 STEADY_AFTER_S = 10.0
 """A process that lived this long starts again without delay."""
+ENGINE_KIND = "serving.engine"
+ENGINE_BACKOFF_MOST_S = 60.0
+"""Each try to start an engine costs half a minute of all cores."""
+ENGINE_STEADY_AFTER_S = 180.0
 STOP_S = 15.0
 """Bound on a clean stop; longer than the gateway's own bound on finishing answers."""
 LOG_BYTES = 16 * 1024 * 1024
@@ -53,6 +60,8 @@ class Child:
     restarts: int = 0
     last_exit: int | None = None
     backoff_s: float = BACKOFF_FIRST_S
+    backoff_most_s: float = BACKOFF_MOST_S
+    steady_after_s: float = STEADY_AFTER_S
     due_at: float = field(default=0.0)
 
 
@@ -92,9 +101,12 @@ class Supervisor:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *_: self._stop.set())
             try:
-                for child in self._children:
+                first, last = self._in_order()
+                for child in first:
                     self._start(child)
                 self._wait_until_ready()
+                for child in last:
+                    self._start(child)
                 while not self._stop.wait(0.05):
                     self._tend()
             finally:
@@ -125,6 +137,8 @@ class Supervisor:
             listener = stack.enter_context(_listen("127.0.0.1", 0))
             config = _with_rehearsal(config, url=f"http://127.0.0.1:{listener.getsockname()[1]}/v1")
             self._children.append(self._child("rehearsal", common, config, listener))
+        if config.serving.vllm.wanted:
+            config = self._plan_engine(stack, common, config)
         listener = stack.enter_context(_listen(config.listen.host, config.listen.port))
         self.url = _reachable_url(config.listen.host, listener.getsockname()[1])
         common[process.GATEWAY_URL] = self.url
@@ -132,6 +146,30 @@ class Supervisor:
             worker = {**common, process.WORKER: str(number)}
             self._children.append(self._child("gateway", worker, config, listener, number=number))
         self._children.append(self._child("learner", common, config, None))
+
+    def _in_order(self) -> tuple[list[Child], list[Child]]:
+        """What starts first, and what once the gateway answers: an engine's start takes all cores for half a minute."""
+        engines = [child for child in self._children if child.kind == ENGINE_KIND]
+        return [child for child in self._children if child not in engines], engines
+
+    def _plan_engine(self, stack: contextlib.ExitStack, common: dict[str, str], config: Config) -> Config:
+        """Find the engine a port, and say where it stands before anything of it has begun."""
+        vllm = config.serving.vllm
+        if vllm.model:
+            held = stack.enter_context(_hold_port(vllm.host, vllm.port))
+            vllm = vllm.model_copy(update={"port": held.getsockname()[1]})
+            config = config.model_copy(update={"serving": config.serving.model_copy(update={"vllm": vllm})})
+        before = notes.read(self._run / notes.FILE)
+        told = notes.Note("starting", time.time(), vllm.served_name, vllm.url, start_s=before.start_s if before else None)
+        notes.write(self._run, told)
+        common[process.ENGINE_NOTE] = str(self._run / notes.FILE)
+        child = self._child(ENGINE_KIND, common, config, None)
+        child.name, child.backoff_most_s, child.steady_after_s = ENGINE, ENGINE_BACKOFF_MOST_S, ENGINE_STEADY_AFTER_S
+        self._children.append(child)
+        if to_fetch := resolving.still_to_fetch(vllm.model):
+            self._say(to_fetch)
+        self._say(f"the engine ({vllm.served_name or vllm.url}) gets ready in its own time: `reef status` tells how far it is")
+        return config
 
     def _child(self, kind: str, common: dict[str, str], config: Config, listener: socket.socket | None, *, number: int = 1) -> Child:
         environment = {**common, process.CONFIG: config.model_dump_json()}
@@ -172,8 +210,8 @@ class Supervisor:
             if code is None:
                 continue
             child.popen, child.last_exit = None, code
-            steady = now - child.started_at >= STEADY_AFTER_S
-            child.backoff_s = BACKOFF_FIRST_S if steady else min(child.backoff_s * 2, BACKOFF_MOST_S)
+            steady = now - child.started_at >= child.steady_after_s
+            child.backoff_s = BACKOFF_FIRST_S if steady else min(child.backoff_s * 2, child.backoff_most_s)
             child.due_at = now + child.backoff_s
             self._say(f"{child.name} ended with {code}; starting it again in {child.backoff_s:.1f} s (log: {self._logs / child.name}.log)")
             self._write_state()
@@ -192,8 +230,8 @@ class Supervisor:
             raise ReefError("the gateway did not get ready", hint=f"Its last words are in {self._logs / 'gateway.log'}.")
 
     def _end(self) -> None:
-        """Stop in the order gateway, learner, rehearsal: answers under way still need what they came from."""
-        for kind in ("gateway", "learner", "rehearsal"):
+        """Stop in the order gateway, learner, rehearsal and engine: answers under way still need what they came from."""
+        for kind in ("gateway", "learner", "rehearsal", ENGINE_KIND):
             running = [(child, child.popen) for child in self._children if child.kind == kind and child.popen is not None]
             for _, popen in running:
                 popen.terminate()
@@ -253,20 +291,25 @@ def check_servable(config: Config) -> None:
         ConfigError: no upstream, or a non-loopback address without a token.
     """
     if not config.named_upstreams:
-        raise ConfigError("no upstream is configured", hint="Use --upstream URL --model NAME, --upstream rehearsal, or -c serve.yaml.")
+        raise ConfigError("no upstream is configured", hint="Use --upstream URL --model NAME, --upstream rehearsal, --local or -c FILE.")
     if not _is_loopback(config.listen.host) and not os.environ.get(config.auth.token_env):
         raise ConfigError(
             f"refusing to listen on {config.listen.host} without a token",
             hint=f"export {config.auth.token_env}=$(openssl rand -hex 32), or listen on 127.0.0.1.",
         )
+    if config.serving.vllm.model and (problem := command.missing()):
+        raise ConfigError(f"serving.vllm.model needs an engine: {problem}", hint=INSTALL)
     for name, upstream in config.named_upstreams.items():
-        section = name if upstream is config.upstream else f"upstreams.{name}"
+        section = "serving.vllm" if name == ENGINE and config.serving.vllm.wanted else f"upstreams.{name}"
+        section = name if upstream is config.upstream else section
         if upstream.key_env and not os.environ.get(upstream.key_env):
             raise ConfigError(f"{section}.key_env names {upstream.key_env}, which is not set", hint=f"export {upstream.key_env}=…")
         if upstream.kind not in KINDS:
             plugins.load("reef.upstreams", upstream.kind)
         if upstream.kind == "litellm" and importlib.util.find_spec("litellm") is None:
             raise ConfigError(f"{section} needs LiteLLM, which is not installed", hint="pip install 'reef[litellm]'")
+    if config.execution.backend == "ray" and importlib.util.find_spec("ray") is None:
+        raise ConfigError("execution.backend is ray, and Ray is not installed", hint="pip install 'reef[ray]'")
 
 
 def _with_rehearsal(config: Config, *, url: str) -> Config:
@@ -295,6 +338,21 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=2048)
     except OSError as error:
         raise ReefError(f"cannot listen on {host}:{port}: {error.strerror}", hint="Is another server there? Try --port 0.") from None
+
+
+def _hold_port(host: str, port: int) -> socket.socket:
+    """A port that nobody but the engine gets: bound, never listened on, so that connections are refused until the engine is there.
+
+    vLLM binds the same one: with SO_REUSEADDR on both, Linux allows that while neither listens. Held here it stays so over restarts.
+    """
+    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((host, port))
+    except OSError as error:
+        held.close()
+        raise ReefError(f"the engine cannot have {host}:{port}: {error.strerror}", hint="Leave serving.vllm.port at 0.") from None
+    return held
 
 
 def _reachable_url(host: str, port: int) -> str:

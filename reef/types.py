@@ -48,7 +48,8 @@ class Decision(StrEnum):
 
 
 class CandidateState(StrEnum):
-    """The life of a candidate: proposed → judging → rejected | inconclusive | held | canary | released. The last four are final."""
+    """The life of a candidate: proposed → judging → rejected | inconclusive | held | canary | released. A person ends what is held, live
+    reports what is on canary; the others are final."""
 
     PROPOSED = "proposed"
     JUDGING = "judging"
@@ -93,7 +94,7 @@ class Record:
     scenario: str
     session: str | None
     release: int | None
-    """The step the client said it was running; None for a client without a harness of ours."""
+    """The step the client said it was running; None for a client without a harness of ours, and for one on canary."""
     origin: Origin
     dialect: str
     upstream: str
@@ -112,6 +113,8 @@ class Record:
     error: str = ""
     tokens: TokenTrace | None = None
     """Where the recipe that learns needs them and the upstream gives them."""
+    candidate: str | None = None
+    """The candidate on canary that made it, instead of a release: what a client runs, or what the gateway asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,9 +317,12 @@ class Trial:
     setting: str = ""
     """Digest of the task, the model and the adapter with its version: runs with the same bytes and setting are alike."""
     tokens: int = 0
-    """In and out, as the records of its session count them."""
+    """In and out, as the records of its session count them; those of its grader's model among them."""
     cost: float = 0.0
-    """Money, by the configured prices."""
+    """Money, by the configured prices; that of its grader's model included."""
+    grading_tokens: int = 0
+    """Those of them that grading took. They count in every budget, and not in what the two sides cost beside each other."""
+    grading_cost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

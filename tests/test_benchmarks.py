@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import random
 import shutil
 import subprocess
@@ -128,3 +129,16 @@ def test_the_chain_benchmark_measures(tmp_path: Path) -> None:
     done = run("benchmarks.chain", "--quick", "--folder", str(tmp_path), "--output", str(file))
     assert done.returncode == 0, done.stdout + done.stderr
     assert {row["what"] for row in lines(file)} >= {"propose", "settle", "head", "diff", "audit", "sha256sum", "publish", "copies"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed (make install-model)")
+def test_the_sync_benchmark_measures_every_way_and_fails_no_request(tmp_path: Path) -> None:
+    file = tmp_path / "sync.csv"
+    command = [sys.executable, "-m", "benchmarks.sync", "--quick", "--output", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {row["way"]: row for row in lines(file)}
+    assert rows.keys() == {"memcpy", "disk write", "disk read, cached", "gloo", "gloo, changed", "disk", "lora"}
+    assert int(rows["gloo"]["bytes"]) > int(rows["gloo, changed"]["bytes"]) > int(rows["lora"]["bytes"]) > 0
+    assert float(rows["gloo"]["pause_s"]) > 0 == float(rows["lora"]["pause_s"])

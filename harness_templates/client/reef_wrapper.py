@@ -78,7 +78,7 @@ class Installation:
 
     @property
     def client(self):
-        """A name for this installation, made once: it may be pinned to a release."""
+        """A name for this installation, random and made once: it may be pinned to a release, or drawn to try one before the others."""
         file = self.home / "client.json"
         if "id" not in read_json(file):
             with contextlib.suppress(OSError):
@@ -126,7 +126,7 @@ def call(installation, path, *, body=None, timeout_s=PULL_TIMEOUT_S, parse=json.
     """What the gateway answers, parsed; Failure where it gives no good answer."""
     base = installation.config["url"]
     url = base + path + ("?" + urllib.parse.urlencode(query) if query else "")
-    headers = {"x-reef-scenario": installation.scenario, "content-type": "application/json"}
+    headers = {"x-reef-scenario": installation.scenario, "x-reef-client": installation.client, "content-type": "application/json"}
     if installation.token():
         headers["authorization"] = "Bearer " + installation.token()
     data = None if body is None else json.dumps(body).encode()
@@ -203,7 +203,7 @@ def pull(installation, *, step=None, pinned=False):
     except OSError:
         shutil.rmtree(part, ignore_errors=True)
         raise
-    current = {key: release.get(key) for key in ("step", "content_id", "summary")}
+    current = {key: release.get(key) for key in ("step", "content_id", "summary", "candidate")}
     write_json(installation.folder / "current.json", dict(current, folder=folder.name, pinned=pinned))
     for stale in sorted(releases.iterdir(), key=lambda path: path.stat().st_mtime)[:-KEPT_RELEASES]:
         shutil.rmtree(stale, ignore_errors=True)
@@ -211,6 +211,11 @@ def pull(installation, *, step=None, pinned=False):
     if wanted and wanted != installation.config["version"]:
         say(f"this release is meant for {installation.config['adapter']} {wanted}; run the install command again to get it")
     return installation.current
+
+
+def label(release):
+    """How a release is called; one that only some get to try, by its candidate."""
+    return release.get("candidate") or str(release["step"])
 
 
 def safe_path(path):
@@ -251,20 +256,31 @@ def offer_update(installation, current):
     have = current["content_id"]
     ask = {"adapter": installation.config["adapter"], "have": have, "client": installation.client}
     head = within_bound(lambda: call(installation, "/reef/harness/head", timeout_s=LAUNCH_BOUND_S, **ask))
-    if not head or not head.get("step") or head.get("content_id") == have:
+    if not head or not head.get("step"):
         return current
-    what = f"Reef update available: {current['step']} → {head['step']}  {head.get('summary') or ''}".rstrip()
+    if head.get("content_id") == have:
+        return renamed(installation, current, head)
+    what = f"Reef update available: {label(current)} → {label(head)}  {head.get('summary') or ''}".rstrip()
     if mode != "auto":
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             say(f"{what}; take it with `{installation.name} update`")
             return current
-        if not confirmed(installation, what, old=current["step"], new=head["step"]):
+        if not confirmed(installation, what, old=current, new=head):
             return current
     try:
         current = pull(installation)
-        say(f"now at release {current['step']}")
+        say(f"now at release {label(current)}")
     except (Failure, OSError) as error:
-        say(f"not updated: {error}; going on with release {current['step']}")
+        say(f"not updated: {error}; going on with release {label(current)}")
+    return current
+
+
+def renamed(installation, current, head):
+    """The same bytes under another name: what was on trial here has become a release."""
+    if label(current) != label(head):
+        current = dict(current, step=head["step"], candidate=head.get("candidate"), summary=head.get("summary"))
+        with contextlib.suppress(OSError):
+            write_json(installation.folder / "current.json", current)
     return current
 
 
@@ -278,8 +294,9 @@ def confirmed(installation, question, *, old, new):
         if answer in ("", "y", "yes"):
             return True
         if answer in ("d", "diff"):
+            query = {"candidate": new["candidate"]} if new.get("candidate") else {"from": old["step"], "to": new["step"]}
             try:
-                print(call(installation, "/reef/harness/diff", parse=bytes.decode, **{"from": old, "to": new}), file=sys.stderr)
+                print(call(installation, "/reef/harness/diff", parse=bytes.decode, **query), file=sys.stderr)
             except Failure as error:
                 say(f"no diff: {error}")
 
@@ -302,7 +319,7 @@ def launch(installation, arguments):
     places = {"config": str(installation.folder / "releases" / current["folder"]), "sessions": str(installation.folder / "sessions")}
     Path(places["sessions"]).mkdir(parents=True, exist_ok=True)
     session = "{}-{}-{}".format(config["adapter"], time.strftime("%Y%m%d-%H%M%S", time.gmtime()), secrets.token_hex(4))
-    key, step = installation.token() or "reef-local", str(current["step"])
+    key, step = installation.token() or "reef-local", label(current)
     lines = [f"x-reef-scenario: {installation.scenario}", f"x-reef-session: {session}", f"x-reef-release: {step}"]
     places.update(key=key, headers="\n".join(lines))
     env = dict(os.environ)
@@ -312,9 +329,10 @@ def launch(installation, arguments):
     argv = [str(command)] + [argument.format_map(places) for argument in spec["args"]] + arguments
     before = installation.latest
     if is_run:
-        body = {"session": session, "adapter": config["adapter"], "release": current["step"]}
+        body = {"session": session, "adapter": config["adapter"], "release": None if current.get("candidate") else current["step"]}
         within_bound(lambda: call(installation, "/reef/sessions", body=body, timeout_s=LAUNCH_BOUND_S))
-        run = {"session": session, "release": current["step"], "started_at": time.time(), "folder": str(Path.cwd())}
+        ran = current.get("candidate") or current["step"]
+        run = {"session": session, "release": ran, "started_at": time.time(), "folder": str(Path.cwd())}
         write_json(installation.folder / "latest.json", run)
     try:
         os.execve(str(command), argv, env)
@@ -349,13 +367,13 @@ def status(installation, arguments):
     config, current, latest = installation.config, installation.current, installation.latest
     try:
         head = call(installation, "/reef/harness/head", timeout_s=3, adapter=config["adapter"], client=installation.client)
-        released = f"{head['step']}  {head.get('summary') or ''}".rstrip()
+        released = f"{label(head)}  {head.get('summary') or ''}".rstrip()
     except Failure as error:
         released = f"unknown: {error}"
     pinned = f" (stays until `{installation.name} update`)" if current.get("pinned") else ""
     ran = "{session}, release {release}".format(**latest) if latest else "nothing yet"
     print(f"gateway    {config['url']}\nscenario   {installation.scenario}\nagent      {config['adapter']} {config['version']}")
-    print(f"client     {installation.client}\ninstalled  {current.get('step', 'nothing yet')}{pinned}")
+    print(f"client     {installation.client}\ninstalled  {label(current) if current else 'nothing yet'}{pinned}")
     print(f"released   {released}\nlatest run {ran}")
 
 
@@ -365,8 +383,8 @@ def update(installation, arguments):
     options = parser.parse_args(arguments)
     before = installation.current
     current = pull(installation, step=options.to, pinned=options.to is not None)
-    moved = "is at" if before.get("step") in (None, current["step"]) else f"went from release {before['step']} to"
-    print(f"{installation.name} {moved} release {current['step']}  {current.get('summary') or ''}".rstrip())
+    moved = "is at" if not before or label(before) == label(current) else f"went from release {label(before)} to"
+    print(f"{installation.name} {moved} release {label(current)}  {current.get('summary') or ''}".rstrip())
     if current["pinned"]:
         print(f"It stays there; `{installation.name} update` follows the newest release again.")
 

@@ -10,8 +10,10 @@ import typer
 
 from reef import __version__
 from reef.cli.migrate import migrate
+from reef.cli.model import model_app
 from reef.cli.options import DEFAULT_URL, Scenario, Url
 from reef.cli.releases import audit, gc, promote, reject, release_app
+from reef.cli.replay import replay
 from reef.cli.retention import retention
 from reef.cli.sessions import sessions_app
 from reef.cli.tasks import tasks_app
@@ -33,8 +35,10 @@ app.add_typer(sessions_app, name="sessions")
 app.add_typer(tasks_app, name="tasks")
 app.add_typer(verdict_app, name="verdict")
 app.add_typer(release_app, name="release")
+app.add_typer(model_app, name="model")
 app.command("promote")(promote)
 app.command("reject")(reject)
+app.command("replay")(replay)
 app.command("audit")(audit)
 app.command("gc")(gc)
 app.command("migrate")(migrate)
@@ -75,10 +79,12 @@ def serve(
     upstream_key_env: Annotated[str | None, typer.Option(help="Environment variable with the upstream's key.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; a non-loopback one needs a token.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 picks a free one.")] = None,
+    local: Annotated[bool, typer.Option("--local", help="Run a small model on this machine, fetched if need be.")] = False,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Override a key: a.b=value. May be repeated.")] = None,
 ) -> None:
     """Serve: the gateway, the learner and what they need, until Ctrl-C."""
     from reef import config as configuration
+    from reef.serving.models.catalog import DEFAULT as DEFAULT_MODEL
     from reef.supervisor import Supervisor
 
     loaded = configuration.load(
@@ -87,6 +93,8 @@ def serve(
         upstream={"url": upstream, "model": model, "key_env": upstream_key_env},
         listen={"host": host, "port": port},
     )
+    if local:
+        loaded = configuration.with_engine(loaded, model=DEFAULT_MODEL)
     Supervisor(loaded, say=lambda line: print(f"reef: {line}", flush=True)).run()
 
 
@@ -129,7 +137,12 @@ def candidates(
     from reef.cli.show import show_candidate, show_candidates
 
     if candidate:
-        show_candidate(_get(url, f"/reef/candidates/{candidate}"))
+        shown = _get(url, f"/reef/candidates/{candidate}")
+        show_candidate(shown)
+        if shown["rollout"]:
+            from reef.cli.show_rollout import show_rollout
+
+            show_rollout(shown["rollout"])
     else:
         show_candidates(_get(url, f"/reef/scenarios/{scenario}/candidates"))
 
@@ -161,6 +174,7 @@ def show_record(record: str, url: Url = DEFAULT_URL) -> None:
 def list_records(
     scenario: Scenario = "default",
     session: Annotated[str | None, typer.Option(help="Only this session's.")] = None,
+    candidate: Annotated[str | None, typer.Option(help="Only those made by this candidate, on canary.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=1000)] = 20,
     url: Url = DEFAULT_URL,
 ) -> None:
@@ -168,7 +182,7 @@ def list_records(
     from reef.cli.http import query
     from reef.cli.show import show_records
 
-    show_records(_get(url, f"/reef/scenarios/{scenario}/records" + query(session=session, newest="true", limit=limit)))
+    show_records(_get(url, f"/reef/scenarios/{scenario}/records" + query(session=session, candidate=candidate, newest="true", limit=limit)))
 
 
 def _get(url: str, path: str) -> Any:

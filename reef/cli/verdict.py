@@ -8,8 +8,10 @@ from urllib.parse import quote
 import typer
 
 from reef.cli.options import DEFAULT_URL, Url
+from reef.cli.sealed import sealed
 
 verdict_app = typer.Typer(no_args_is_help=True, help="Verdicts of the gate.")
+verdict_app.command("sealed")(sealed)
 
 
 @verdict_app.command("show")

@@ -66,6 +66,18 @@ def entry(
     return told
 
 
+def question(records: Sequence[Record]) -> str:
+    """What the user of a session asked first; empty where nobody asked anything."""
+    thread = main_thread(records)
+    return next((text for exchange in thread.exchanges if (text := _asked(exchange))), "") if thread else ""
+
+
+def final_answer(records: Sequence[Record]) -> str:
+    """What its agent said last; empty where it said nothing."""
+    thread = main_thread(records)
+    return _answer(thread.last) if thread else ""
+
+
 def as_yaml(told: Mapping[str, Any]) -> str:
     """An entry as an item of a list, indented to stand below ``tasks:``."""
     text = yaml.dump([dict(told)], Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)

@@ -33,11 +33,13 @@ from dataclasses import dataclass, field, replace
 
 from reef.config import EvaluationConfig
 from reef.errors import ConfigError
+from reef.evaluation.execution import Execution, LocalExecution, Runner
 from reef.evaluation.gate import SCREEN_LEVEL, Gate, Stage, Terms
 from reef.evaluation.graders import Model
 from reef.evaluation.spending import fewest_pairs
+from reef.evaluation.splits import SEALED
 from reef.evaluation.tasks import grader_for
-from reef.evaluation.trials import RERUNS, Artifact, Meter, Pair, PairRunner, Plan, Runner, Side, Tokens, setting_of
+from reef.evaluation.trials import RERUNS, Artifact, Meter, Pair, PairRunner, Plan, Side, Tokens, setting_of
 from reef.evaluation.verdicts import UNUSED, Ending, conclude, no_change, take
 from reef.types import Task, Tree, Trial, TrialEnd, Verdict
 
@@ -46,7 +48,7 @@ class Evaluator:
     """Judges candidates on a task set.
 
     Args:
-        runner: runs one episode with one artifact.
+        runner: runs one episode with one artifact, in this process; None with an ``execution``.
         tasks: what to run; at least one that is not sealed.
         config: error, smallest effect, guards, budgets and parallelism.
         spent: how many candidates of the chain have been judged before.
@@ -54,6 +56,8 @@ class Evaluator:
         meter: counts the tokens of a session; by default there are none.
         model: for graders that ask one.
         rerun_wait_s: pause before the first rerun of a pair; twice as long before the next.
+        execution: where trials run instead, with a runner and a model of its own.
+        sealed: measure on the sealed tasks alone, for the whole budget, and decide nothing.
 
     Raises:
         ConfigError: no tasks, a grader that does not load, or a protected tag that no task has.
@@ -62,7 +66,7 @@ class Evaluator:
     def __init__(
         self,
         *,
-        runner: Runner,
+        runner: Runner | None = None,
         tasks: Sequence[Task],
         config: EvaluationConfig,
         spent: int,
@@ -70,12 +74,17 @@ class Evaluator:
         meter: Meter = lambda _session: Tokens(0, 0),
         model: Model | None = None,
         rerun_wait_s: float = 2.0,
+        execution: Execution | None = None,
+        sealed: bool = False,
     ) -> None:
-        self._tasks = tuple(task for task in tasks if task.split != "sealed")
+        self._tasks = tuple(task for task in tasks if (task.split == SEALED) == sealed)
         if not self._tasks:
-            raise ConfigError("there are no tasks to judge a candidate on", hint="Set evaluation.tasks in serve.yaml.")
-        self._runner = runner
-        self._graders = {task.id: grader_for(task, model=model) for task in self._tasks}
+            raise _no_tasks(sealed=sealed)
+        if execution is None:
+            assert runner is not None
+            execution = LocalExecution(runner=runner, model=model, workers=config.parallel)
+        self._execution = execution
+        self._asking = frozenset(task.id for task in self._tasks if grader_for(task, model=model).needs_model)
         self._config = config
         self._agent = agent
         self._meter = meter
@@ -86,9 +95,10 @@ class Evaluator:
             min_effect=config.min_effect,
             max_pairs=config.max_pairs,
             screened=len({task.split for task in self._tasks}) > 1,
-            protected=_groups(self._tasks, config.protect),
+            protected={} if sealed else _groups(self._tasks, config.protect),
             max_cost_ratio=config.max_cost_ratio,
             max_latency_ratio=config.max_latency_ratio,
+            measure=sealed,
         )
 
     def judge(
@@ -102,6 +112,7 @@ class Evaluator:
         head_content_id: str,
         head_step: int,
         seed: int | str,
+        candidate_step: int | None = None,
         remembered: Iterable[Trial] = (),
         progress: Callable[[str], None] = lambda _line: None,
     ) -> Verdict:
@@ -111,6 +122,7 @@ class Evaluator:
             scenario: whose chain; the trials' exchanges are recorded there.
             candidate_id: names the trials' sessions, ``trial:<candidate>:<pair>:<side>``.
             head_step: the release the head's trials say they run.
+            candidate_step: the same of the candidate's, where it is a release.
             seed: draws the same tasks in the same order again.
             remembered: trials of earlier verdicts; those of the head's bytes in the same setting serve the screen.
             progress: gets a line for each pair that counted.
@@ -123,17 +135,18 @@ class Evaluator:
         least = fewest_pairs(self._terms.share) + (fewest_pairs(SCREEN_LEVEL) if self._terms.screened else 0)
         if candidate_content_id == head_content_id:
             return no_change()
-        if least > self._config.max_pairs:
+        if least > self._config.max_pairs and not self._terms.measure:
             why = f"a budget of {self._config.max_pairs} pairs cannot promote even a perfect candidate, which needs {least}"
             return conclude(gate, (), ending=Ending("pairs", why), seconds=0.0)
         artifacts: dict[Side, Artifact] = {
             "head": Artifact(head_tree, head_content_id, head_step),
-            "candidate": Artifact(candidate_tree, candidate_content_id, None),
+            "candidate": Artifact(candidate_tree, candidate_content_id, candidate_step),
         }
         settings = {task.id: setting_of(task, agent=self._agent) for task in self._tasks}
         judging = _Judging(
             gate=gate,
             config=self._config,
+            workers=self._execution.workers,
             draw=_Draw(self._tasks, gate, seed, _alike(remembered, head_content_id, settings)),
             deadline=started + self._config.max_seconds,
             progress=progress,
@@ -142,8 +155,8 @@ class Evaluator:
             stop = threading.Event()
             judging.run_stage(
                 PairRunner(
-                    runner=self._runner,
-                    graders=self._graders,
+                    execution=self._execution,
+                    asking=self._asking,
                     artifacts=artifacts,
                     config=self._config,
                     scenario=scenario,
@@ -163,6 +176,7 @@ class _Judging:
 
     gate: Gate
     config: EvaluationConfig
+    workers: int
     draw: _Draw
     deadline: float
     progress: Callable[[str], None]
@@ -173,11 +187,11 @@ class _Judging:
         """Run pairs until the gate decides, the stage changes or a budget ends."""
         stage = self.gate.stage
         pending: deque[Future[Pair]] = deque()
-        with ThreadPoolExecutor(self.config.parallel, thread_name_prefix="trial") as pool:
+        with ThreadPoolExecutor(self.workers, thread_name_prefix="trial") as pool:
             try:
                 while self.gate.decision is None and self.gate.stage is stage and not self._over():
                     left = self.config.max_pairs - self.gate.all_pairs
-                    while len(pending) < min(self.config.parallel, left):
+                    while len(pending) < min(self.workers, left):
                         pending.append(pool.submit(pairs.run, self.draw.next()))
                     if not wait([pending[0]], timeout=max(0.0, self.deadline - time.monotonic())).done:
                         self.ending = Ending("seconds", f"the budget of {self.config.max_seconds:g} s is used up")
@@ -242,6 +256,14 @@ class _Draw:
         if not terms.screened:
             return iter(self._tasks)
         return (task for task in self._tasks if (task.split == "search") == (stage is Stage.SCREEN))
+
+
+def _no_tasks(*, sealed: bool) -> ConfigError:
+    if sealed:
+        return ConfigError(
+            "no task is sealed", hint="Set evaluation.splits.sealed to a share of the tasks, or `split: sealed` in the task set."
+        )
+    return ConfigError("there are no tasks to judge a candidate on", hint="Set evaluation.tasks in serve.yaml.")
 
 
 def _groups(tasks: Sequence[Task], tags: Sequence[str]) -> dict[str, tuple[str, ...]]:

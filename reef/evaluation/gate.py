@@ -62,6 +62,8 @@ class Terms:
     """The tasks of each protected group."""
     max_cost_ratio: float | None = None
     max_latency_ratio: float | None = None
+    measure: bool = False
+    """Only take pairs until the budget ends, and decide nothing: for a figure, not for a release."""
 
     @property
     def share(self) -> float:
@@ -140,6 +142,11 @@ class Gate:
         test = self._tests.get(self.stage)
         if test is not None:
             test.observe(difference)
+        if not self.terms.measure:
+            self._look(test)
+
+    def _look(self, test: _Test | None) -> None:
+        """Decide, or go on to another stage, where the pairs so far are enough for it."""
         if self._guards.regressed:
             self._decide(Decision.REJECT, f"worse on the protected {self._guards.regressed}")
         elif test is None or test.promotion.reached:
@@ -152,7 +159,9 @@ class Gate:
         """End undecided, for a reason outside the statistics: a budget, or an infrastructure that does not work."""
         if self.decision is not None:
             return
-        if self.stage is Stage.GUARD:
+        if self.terms.measure:
+            found = "measured, and nothing decided"
+        elif self.stage is Stage.GUARD:
             found = f"better, but the protected {', '.join(self.unguarded)} not yet safe"
         else:
             promotion = self._tests[self.stage].promotion

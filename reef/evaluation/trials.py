@@ -1,7 +1,7 @@
 """Runs trials: one task with one artifact, graded; and pairs of them, both sides again where the infrastructure failed.
 
 **Pairing.** Both sides of a pair run one after the other in the same thread, in random order: close in time, so that a slow or degraded
-upstream hits both, and neither side is always the second.
+upstream hits both, and neither side is always the second. Where each of them runs is up to the execution and no matter of the side.
 
 **Faults.** A fault of the infrastructure says nothing about either side: the pair is run again, both sides, a bounded number of times. A
 fault of the harness (time-out, crash) is a score of 0 for it.
@@ -13,60 +13,19 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from reef.config import EvaluationConfig
-from reef.errors import GraderFault, InvalidTree
+from reef.evaluation.execution import GRADING, Execution, Job
 from reef.evaluation.gate import Stage
-from reef.evaluation.graders import Grader, RunCommand
-from reef.types import File, Setup, Task, Tree, Trial, TrialEnd
+from reef.types import Task, Tree, Trial, TrialEnd
 
 RERUNS = 2
 """How often a pair is run again for faults of the infrastructure before judging is given up."""
 _DETAIL_CHARACTERS = 500
 
 Side = Literal["head", "candidate"]
-
-
-class Episode(Protocol):
-    """A finished run, as `reef.harness.episode.EpisodeResult` is."""
-
-    @property
-    def workspace(self) -> Path: ...
-    @property
-    def answer(self) -> str: ...
-    @property
-    def fault(self) -> Literal["harness", "infrastructure"] | None: ...
-    @property
-    def detail(self) -> str: ...
-    @property
-    def duration_s(self) -> float: ...
-    @property
-    def run_command(self) -> RunCommand: ...
-
-
-NO_SETUP = Setup()
-
-
-class Runner(Protocol):
-    """Runs episodes, as `reef.harness.episode.EpisodeRunner` does; called from several threads."""
-
-    def run(
-        self,
-        tree: Tree,
-        *,
-        prompt: str,
-        files: Mapping[str, str | File],
-        scenario: str,
-        session: str,
-        release: int | None,
-        setup: Setup = NO_SETUP,
-    ) -> AbstractContextManager[Episode]:
-        """Run the agent; the workspace lasts as long as the context."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +35,21 @@ class Tokens:
     prompt: int
     completion: int
 
+    def __add__(self, other: Tokens) -> Tokens:
+        return Tokens(self.prompt + other.prompt, self.completion + other.completion)
+
+    @property
+    def all(self) -> int:
+        return self.prompt + self.completion
+
+    def cost(self, config: EvaluationConfig) -> float:
+        """In money, by the configured prices."""
+        return (self.prompt * config.price_in + self.completion * config.price_out) / 1e6
+
 
 Meter = Callable[[str], Tokens]
-"""Counts the tokens of a session of the scenario that is judged; its records are written by the time its run has ended."""
+"""Counts the tokens of a session of the scenario that is judged; its records are written by the time its run has ended. What a grader asked
+for a trial is in a session of its own, the trial's with :data:`~reef.evaluation.execution.GRADING` behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +102,9 @@ def setting_of(task: Task, *, agent: str) -> str:
 class PairRunner:
     """Runs pairs for one candidate; from several threads."""
 
-    runner: Runner
-    graders: Mapping[str, Grader]
-    """By task."""
+    execution: Execution
+    asking: frozenset[str]
+    """The tasks whose graders ask a model."""
     artifacts: Mapping[Side, Artifact]
     config: EvaluationConfig
     scenario: str
@@ -163,53 +134,33 @@ class PairRunner:
         return Pair(plan, tuple(trials))
 
     def _again(self, plan: Plan, trial: Trial, attempt: int) -> Trial:
-        return replace(trial, pair=plan.number, stage=plan.stage.value, attempt=attempt, cached=True, tokens=0, cost=0.0)
+        free = replace(trial, tokens=0, cost=0.0, grading_tokens=0, grading_cost=0.0)
+        return replace(free, pair=plan.number, stage=plan.stage.value, attempt=attempt, cached=True)
 
     def _trial(self, plan: Plan, side: Side, attempt: int) -> Trial:
         session = f"{self.prefix}:{plan.number}:{side}" + (f":again-{attempt}" if attempt else "")
         started = time.monotonic()
-        end, score, detail = self._outcome(plan.task, self.artifacts[side], session)
-        seconds = time.monotonic() - started
-        used = self.meter(session)
+        artifact = self.artifacts[side]
+        job = Job(task=plan.task, tree=artifact.tree, scenario=self.scenario, session=session, release=artifact.release)
+        outcome = self.execution.run(job, stop=self.stop)
+        seconds = outcome.seconds or time.monotonic() - started  # its own, without the wait for a worker
+        grading = self.meter(session + GRADING) if plan.task.id in self.asking else Tokens(0, 0)
+        used = self.meter(session) + grading
         return Trial(
             task=plan.task.id,
             side=side,
             pair=plan.number,
-            content_id=self.artifacts[side].content_id,
-            end=end,
-            score=score,
-            detail=detail[:_DETAIL_CHARACTERS],
+            content_id=artifact.content_id,
+            end=outcome.end,
+            score=outcome.score,
+            detail=outcome.detail[:_DETAIL_CHARACTERS],
             session=session,
             duration_s=seconds,
             stage=plan.stage.value,
             attempt=attempt,
             setting=self.settings[plan.task.id],
-            tokens=used.prompt + used.completion,
-            cost=(used.prompt * self.config.price_in + used.completion * self.config.price_out) / 1e6,
+            tokens=used.all,
+            cost=used.cost(self.config),
+            grading_tokens=grading.all,
+            grading_cost=grading.cost(self.config),
         )
-
-    def _outcome(self, task: Task, artifact: Artifact, session: str) -> tuple[TrialEnd, float, str]:
-        try:
-            with self.runner.run(
-                artifact.tree,
-                prompt=task.prompt,
-                files=task.files,
-                scenario=self.scenario,
-                session=session,
-                release=artifact.release,
-                setup=task.setup,
-            ) as episode:
-                if episode.fault == "infrastructure":
-                    return TrialEnd.INFRASTRUCTURE_FAULT, 0.0, episode.detail or "the infrastructure failed"
-                if episode.fault == "harness":
-                    return TrialEnd.HARNESS_FAULT, 0.0, episode.detail
-                score = self.graders[task.id].grade(
-                    task=task, workspace=episode.workspace, answer=episode.answer, run_command=episode.run_command
-                )
-                return TrialEnd.SCORED, score.value, score.detail
-        except InvalidTree as error:
-            return TrialEnd.HARNESS_FAULT, 0.0, error.message
-        except GraderFault as error:
-            return TrialEnd.INFRASTRUCTURE_FAULT, 0.0, error.message
-        except OSError as error:  # SandboxError and UpstreamError among them
-            return TrialEnd.INFRASTRUCTURE_FAULT, 0.0, str(error)

@@ -39,8 +39,9 @@ def take(gate: Gate, trials: Sequence[Trial]) -> None:
     """Give the gate a pair: the two trials of its last attempt, neither ended by the infrastructure."""
     head, candidate = (next(trial for trial in trials if trial.side == side) for side in ("head", "candidate"))
     fresh = not head.cached and not candidate.cached
-    priced = head.cost > 0 or candidate.cost > 0
-    cost = Price(candidate.cost, head.cost) if priced else Price(float(candidate.tokens), float(head.tokens))
+    own = {trial.side: (trial.cost - trial.grading_cost, float(trial.tokens - trial.grading_tokens)) for trial in (head, candidate)}
+    by = 0 if head.cost > 0 or candidate.cost > 0 else 1  # in money, or without prices in tokens
+    cost = Price(own["candidate"][by], own["head"][by])
     gate.observe(
         candidate.score - head.score,
         task=candidate.task,
@@ -61,6 +62,8 @@ def conclude(gate: Gate, trials: Sequence[Trial], *, ending: Ending, seconds: fl
         "ended_by": ending.by,
         "ended_why": ending.why,
     }
+    if not gate.terms.measure:
+        del terms["measure"]  # verdicts from before there was anything else do not have it, and are computed again all the same
     return Verdict(
         decision=gate.decision,
         reason=gate.reason,

@@ -15,7 +15,8 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from operator import attrgetter
 from typing import Any, Protocol, cast
 
 import orjson
@@ -37,11 +38,19 @@ ANSWER_S = 60.0
 """Bound on one batch; longer than the 30 s a locked SQLite is waited for."""
 
 
+Texts = tuple[bytes | None, bytes | None]
+"""The JSON texts of a record's request and response, as far as there are any."""
+
+
 class Storing(Protocol):
     """Stores exchanges, for one event loop. Batches are stored in the order they were handed in; the next need not wait for the last."""
 
-    def commit(self, records: Sequence[Record]) -> asyncio.Future[list[str]]:
+    def commit(self, records: Sequence[Record], texts: Sequence[Texts] = ()) -> asyncio.Future[list[str]]:
         """Store exchanges durably; one string for each: empty, or why just this one could not be stored.
+
+        Args:
+            records: the exchanges.
+            texts: for each of them its JSON as it was written, where it needs not be written again; or nothing at all.
 
         The future fails with :class:`StorageError` where nothing could be stored, for a reason that has to do with none of them.
         """
@@ -136,9 +145,9 @@ class InThread:
         self._committer = Committer(engine, redact=redact)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="committer")
 
-    def commit(self, records: Sequence[Record]) -> asyncio.Future[list[str]]:
+    def commit(self, records: Sequence[Record], texts: Sequence[Texts] = ()) -> asyncio.Future[list[str]]:
         """See :meth:`Storing.commit`."""
-        return asyncio.get_running_loop().run_in_executor(self._thread, self._committer.commit, decode(encode(records)))
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._committer.commit, decode(encode(records, texts)))
 
     async def aclose(self) -> None:
         """See :meth:`Storing.aclose`."""
@@ -171,12 +180,13 @@ class Keeper:
         # by this way, not by arguments or environment, which others may read: the URL may hold a password
         self._socket.sendall(frame(orjson.dumps(self._hello)))
 
-    def commit(self, records: Sequence[Record]) -> asyncio.Future[list[str]]:
+    def commit(self, records: Sequence[Record], texts: Sequence[Texts] = ()) -> asyncio.Future[list[str]]:
         """See :meth:`Storing.commit`."""
+        batch = encode(records, texts)
         connection = self._connection
         if connection is not None and not connection.ended:
-            return connection.send(encode(records))
-        return asyncio.ensure_future(self._commit_first(records))
+            return connection.send(batch)
+        return asyncio.ensure_future(self._commit_first(batch))
 
     async def aclose(self) -> None:
         """End the process: it stores what it has, then sees the end of its socket."""
@@ -187,7 +197,7 @@ class Keeper:
         if self.process is not None:
             await asyncio.to_thread(_reap, self.process)
 
-    async def _commit_first(self, records: Sequence[Record]) -> list[str]:
+    async def _commit_first(self, batch: bytes) -> list[str]:
         """Store after connecting, which one of those who come now does."""
         try:
             async with self._connecting:
@@ -195,7 +205,7 @@ class Keeper:
                     self._connection = await self._connect()
         except OSError as error:
             raise StorageError(f"the process that stores records cannot be reached ({error})") from error
-        return await self._connection.send(encode(records))
+        return await self._connection.send(batch)
 
     async def _connect(self) -> _Connection:
         if self._socket is None:
@@ -285,12 +295,17 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def encode(records: Sequence[Record]) -> bytes:
-    """Records as JSON text."""
+def encode(records: Sequence[Record], texts: Sequence[Texts] = ()) -> bytes:
+    """Records as JSON text: each a list of its fields, in their order."""
+    rows: list[list[Any]] = [list(_fields(record)) for record in records]
+    for row, written in zip(rows, texts, strict=bool(texts)):
+        for place, text in zip(_BODIES, written, strict=True):
+            if text is not None:
+                row[place] = orjson.Fragment(text)
     try:
-        return orjson.dumps(records)
+        return orjson.dumps(rows)
     except TypeError:  # something orjson refuses and clients send all the same
-        return jsontext.dumps([asdict(record) for record in records])
+        return jsontext.dumps([list(asdict(record).values()) for record in records])
 
 
 def decode(text: bytes) -> list[Record]:
@@ -298,11 +313,21 @@ def decode(text: bytes) -> list[Record]:
     return [_record(found) for found in jsontext.loads(text)]
 
 
-def _record(found: dict[str, Any]) -> Record:
-    tokens = found["tokens"]
+def _record(found: list[Any]) -> Record:
+    found[_ORIGIN] = _ORIGINS[found[_ORIGIN]]
+    found[_END] = _ENDS[found[_END]]
+    tokens = found[_TOKENS]
     if tokens is not None:
-        tokens = TokenTrace(**{name: tuple(values) for name, values in tokens.items()})
-    return Record(**{**found, "origin": Origin(found["origin"]), "end": End(found["end"]), "tokens": tokens})
+        found[_TOKENS] = TokenTrace(**{name: tuple(values) for name, values in tokens.items()})
+    return Record(*found)
+
+
+_NAMES = [field.name for field in fields(Record)]
+_fields = attrgetter(*_NAMES)
+_BODIES = _NAMES.index("request"), _NAMES.index("response")
+_ORIGIN, _END, _TOKENS = _NAMES.index("origin"), _NAMES.index("end"), _NAMES.index("tokens")
+_ORIGINS = {origin.value: origin for origin in Origin}
+_ENDS = {end.value: end for end in End}
 
 
 def frame(data: bytes) -> bytes:

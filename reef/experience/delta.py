@@ -20,7 +20,7 @@ def copies(names: Sequence[bytes], base: Sequence[bytes], places: Mapping[bytes,
     """What of a prompt stands in its base.
 
     Args:
-        names: digests of the prompt's turns.
+        names: fingerprints of the prompt's turns.
         base: those of the base's conversation.
         places: where in the base each of them first stands.
     """

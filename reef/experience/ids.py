@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import time
+
+import xxhash
 
 from reef.experience.database import DIGEST_BYTES
 
@@ -12,6 +15,14 @@ from reef.experience.database import DIGEST_BYTES
 def digest(data: bytes) -> bytes:
     """The name of some content."""
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def fingerprint(data: bytes) -> bytes:
+    """What one process tells equal contents by, in its memory: 20 times as fast as :func:`digest`, and never to be stored.
+
+    The seed is one that nobody outside knows, so two contents with one fingerprint cannot be looked for.
+    """
+    return xxhash.xxh3_128_digest(data, _SEED)
 
 
 def receipt() -> str:
@@ -39,5 +50,6 @@ def _random_hex() -> str:
             _pool.extend(drawn[start : start + 16] for start in range(0, len(drawn), 16))
 
 
+_SEED = secrets.randbits(64)
 _pool: list[str] = []
 os.register_at_fork(after_in_child=_pool.clear)

@@ -11,7 +11,7 @@ import sys
 
 import orjson
 
-from reef import failpoints
+from reef import collector, failpoints
 from reef.errors import StorageError
 from reef.experience import database, schema  # noqa: F401 - registers its tables
 from reef.experience.committer import SIZE, Committer, decode, frame
@@ -23,6 +23,7 @@ def main() -> None:
     try:
         hello = orjson.loads(receive(stream))
         committer = Committer(database.connect(hello["url"]), redact=hello["redact"])
+        collector.spare()
         while True:
             records = decode(receive(stream))
             failpoints.reach("experience.received")

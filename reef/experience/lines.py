@@ -62,6 +62,7 @@ class RecordLine(_Line):
     id: Id | None = None
     session: Name | None = None
     release: Step | None = None
+    candidate: Id | None = None
     origin: Annotated[Origin, Strict(False)] = Origin.USER
     dialect: Annotated[str, StringConstraints(pattern=r"^[a-z_.-]{1,64}$")] = "chat"
     upstream: Text = ""
@@ -95,6 +96,7 @@ class RecordLine(_Line):
             scenario=scenario,
             session=self.session,
             release=self.release,
+            candidate=self.candidate,
             origin=self.origin,
             dialect=self.dialect,
             upstream=self.upstream,

@@ -91,6 +91,7 @@ class Reader:
             scenario=row["scenario"],
             session=row["session"],
             release=row["release"],
+            candidate=row["candidate"],
             origin=Origin(row["origin"]),
             dialect=row["dialect"],
             upstream=row["upstream"],

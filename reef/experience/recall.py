@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from reef.experience import jsontext, schema
-from reef.experience.ids import digest
+from reef.experience.ids import fingerprint
 from reef.experience.reader import ContentGone, Reader
 from reef.experience.structure import Stored, open_until
 from reef.experience.threads import Thread
@@ -31,7 +31,7 @@ def threads(tx: sa.Connection, scenario: str, session: str) -> list[Thread]:
             conversation = reader.conversation(row.id)
         except ContentGone:  # since the query
             continue
-        names = [digest(jsontext.dumps(turn)) for turn in (*conversation.prompt, *(conversation.answer or ()))]
+        names = [fingerprint(jsontext.dumps(turn)) for turn in (*conversation.prompt, *(conversation.answer or ()))]
         found.append(Thread(row.id, depth=row.depth, names=names, tokens=conversation.tokens))
     return found
 

@@ -17,7 +17,7 @@ import zstandard
 
 from reef import redaction
 from reef.experience import delta, dialects, jsontext, traces
-from reef.experience.ids import digest
+from reef.experience.ids import digest, fingerprint
 from reef.experience.known import Known
 from reef.experience.structure import Recall as RecallOpening
 from reef.experience.structure import Structure
@@ -26,15 +26,19 @@ from reef.types import JSON, Record
 
 BLOB_COLUMNS = ("digest", "data", "touched_at", "loose")
 RECORD_COLUMNS = (
-    "id", "scenario", "session", "opening", "release", "origin", "dialect", "upstream", "model", "end", "status", "streamed", "base",
-    "depth", "turns", "system", "request_envelope", "delta", "tokens", "prompt_tokens", "completion_tokens", "started_at", "first_byte_ms",
-    "duration_ms", "error",
+    "id", "scenario", "session", "opening", "release", "candidate", "origin", "dialect", "upstream", "model", "end", "status", "streamed",
+    "base", "depth", "turns", "system", "request_envelope", "delta", "tokens", "prompt_tokens", "completion_tokens", "started_at",
+    "first_byte_ms", "duration_ms", "error",
 )  # fmt: skip
 DELTA = RECORD_COLUMNS.index("delta")
 OF_THE_SYSTEM = ("system", "developer")
 TOUCH_S = 600.0
 """How long a blob is taken for stored without making sure. Blobs that were touched within an hour are never collected, see
 :mod:`reef.experience.sweep`."""
+MOST_NAMED = 128
+LONGEST_NAMED = 65_536
+"""How many texts are remembered with their names, and of what length at most: what the system says and how requests are made comes again
+and again, and to find a text again takes a third of the time to name it."""
 
 Recall = Callable[[str, str], list[Thread]]
 """Of a scenario and a session: its threads as they are stored, the one with the newest record last."""
@@ -68,8 +72,9 @@ class Dismantler:
         self._recall = recall
         self._recall_opening = recall_opening
         self._remember = remember
-        self._redact = redaction.redact if redact else bytes
+        self._redacts = redact
         self._clean = functools.lru_cache(maxsize=1024)(self._cleaned)
+        self._name = functools.lru_cache(maxsize=MOST_NAMED)(digest)
         self._compressor = zstandard.ZstdCompressor(level=3)
         self.forget()
 
@@ -104,7 +109,7 @@ class Dismantler:
         if (answered := dialect.take_answer(response)) is not None:
             answer, response = answered
         texts = [jsontext.dumps(turn) for turn in turns or ()]
-        names = [digest(text) for text in texts]
+        names = [fingerprint(text) for text in texts]
         said = [jsontext.dumps(turn) for turn in answer or ()]
         session, opening = record.session, None
         if session is None:
@@ -123,6 +128,7 @@ class Dismantler:
                 session,
                 opening,
                 record.release,
+                record.candidate,
                 record.origin.value,
                 record.dialect,
                 record.upstream,
@@ -155,26 +161,31 @@ class Dismantler:
         copied: Sequence[delta.Copy] = ()
         if (nearest := known.nearest(names)) is not None:
             thread, shared = nearest
+            if names[:shared] == thread.names:
+                names[:shared] = thread.names  # equal, and held once
             if thread.depth < MAX_DEPTH:
                 base = thread
                 copied = delta.copies(names, thread.names, thread.places)
             if 2 * shared >= len(thread.names):
                 carried_on = thread
-        names = names + [digest(text) for text in said]
+        names = names + [fingerprint(text) for text in said]
         depth = 0 if base is None else base.depth + 1
         known.add(Thread(record.id, depth=depth, names=names, tokens=record.tokens), after=carried_on)
-        self._sessions.grew(len(names) - (len(carried_on.names) if carried_on else 0))
+        for forgotten in self._sessions.grew(known):
+            for thread in forgotten.threads:
+                self._structure.forget(thread.names)
         return base, copied
 
     def _cleaned(self, text: str) -> str:
         """Of the names and errors that one record has from the other."""
-        return self._redact(text.encode()).decode() if text else text
+        return redaction.redact(text.encode()).decode() if text and self._redacts else text
 
     def _compress(self, rows: Rows) -> None:
         """Compress a batch in one call: each call gives the interpreter's lock away, and to get it back may take longer than the work."""
-        texts: list[Any] = [self._redact(text) for text in (*rows.blobs.values(), *(row[DELTA] for row in rows.records))]
-        if not texts:
+        written = [*rows.blobs.values(), *(row[DELTA] for row in rows.records)]
+        if not written:
             return
+        texts: list[Any] = redaction.redact_all(written) if self._redacts else written
         compressed = self._compressor.multi_compress_to_buffer(texts)
         for place, name in enumerate(rows.blobs):
             rows.blobs[name] = compressed[place].tobytes()
@@ -182,7 +193,7 @@ class Dismantler:
             row[DELTA] = compressed[place].tobytes()
 
     def _add_blob(self, text: bytes, rows: Rows) -> bytes:
-        name = digest(text)
+        name = self._name(text) if len(text) <= LONGEST_NAMED else digest(text)
         touched = self._blobs.get(name)
         if touched is None or self._now - touched > TOUCH_S:
             self._blobs.add(name, self._now)

@@ -33,6 +33,7 @@ records = sa.Table(
     sa.Column("session", sa.Text),  # as the client named it, else found by structure
     sa.Column("opening", sa.LargeBinary),  # of a found session: what its first turns mean, to find it by
     sa.Column("release", sa.Integer),
+    sa.Column("candidate", sa.Text),  # the one on canary that made it, instead of a release
     sa.Column("origin", sa.Text, nullable=False),
     sa.Column("dialect", sa.Text, nullable=False),
     sa.Column("upstream", sa.Text, nullable=False),
@@ -102,7 +103,8 @@ consumptions = sa.Table(
     sa.Column("candidate", sa.Text),  # what became of it; None where the recipe passed it over
     sa.Column("at", sa.Float, nullable=False),
 )
-"""A report is consumed once by each recipe, in the transaction that settles the candidate it led to."""
+"""A report is consumed once by each recipe, in the transaction that settles the candidate it led to. A recipe that needs no reports
+consumes records: then a receipt stands for the report."""
 
 retention = sa.Table(
     "retention",

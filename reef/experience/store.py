@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,6 +14,18 @@ from reef.experience.reader import ContentGone, Reader
 from reef.types import Origin, Record, Report
 
 _records, _reports = schema.records, schema.reports
+
+
+@dataclass(frozen=True, slots=True)
+class Unlearned:
+    """A record that a recipe has not consumed."""
+
+    position: int
+    """In the log."""
+    id: str
+    session: str
+    ended_at: float
+    """Unix seconds."""
 
 
 class ExperienceStore:
@@ -54,6 +67,7 @@ class ExperienceStore:
         *,
         session: str | None = None,
         origin: Origin | None = None,
+        candidate: str | None = None,
         after: int | str = 0,
         newest: bool = False,
         limit: int = 100,
@@ -61,6 +75,7 @@ class ExperienceStore:
         """Records of a scenario that have their content, in the order they were stored.
 
         Args:
+            candidate: only those that were made by this one, on canary.
             after: skip up to here: a receipt, or a position in the log.
             newest: the last ``limit`` of them instead of the first.
 
@@ -72,6 +87,8 @@ class ExperienceStore:
             query = query.where(_records.c.session == session)
         if origin is not None:
             query = query.where(_records.c.origin == origin.value)
+        if candidate is not None:
+            query = query.where(_records.c.candidate == candidate)
         order = _records.c.seq.desc() if newest else _records.c.seq
         return self._load_records(query.where(_records.c.seq > self._position(after)).order_by(order).limit(limit))
 
@@ -156,6 +173,39 @@ class ExperienceStore:
         consumed = sa.exists().where(used.c.report == _reports.c.id, used.c.recipe == recipe)
         query = sa.select(_reports).where(_reports.c.scenario == scenario, ~consumed).order_by(_reports.c.seq).limit(limit)
         return self._load_reports(query)
+
+    def newest_position(self) -> int:
+        """Where the log ends: the position of the newest record of all scenarios."""
+        with self._engine.connect() as tx:
+            return tx.execute(sa.select(sa.func.max(_records.c.seq))).scalar() or 0
+
+    def unlearned(self, scenario: str, recipe: str, *, after: int = 0, limit: int = 1000) -> list[Unlearned]:
+        """Records of users' sessions that ``recipe`` has not consumed, in the order they were stored: for recipes that need no reports.
+
+        Args:
+            after: a position in the log before which there is none.
+        """
+        used = schema.consumptions
+        consumed = sa.exists().where(used.c.report == _records.c.id, used.c.recipe == recipe)
+        ended = (_records.c.started_at + _records.c.duration_ms / 1000).label("ended_at")
+        query = sa.select(_records.c.seq, _records.c.id, _records.c.session, ended)
+        query = query.where(_records.c.scenario == scenario, _records.c.seq > after, _records.c.session.is_not(None))
+        query = query.where(_records.c.origin == Origin.USER.value, _records.c.gone_at.is_(None), ~consumed)
+        with self._engine.connect() as tx:
+            return [Unlearned(*row) for row in tx.execute(query.order_by(_records.c.seq).limit(limit))]
+
+    def report_records(self, report: str) -> list[Record]:
+        """The records that a report quotes and that have their content, oldest first."""
+        quoted = sa.select(schema.report_references.c.record).where(schema.report_references.c.report == report)
+        return self._load_records(sa.select(_records).where(_records.c.id.in_(quoted), _records.c.gone_at.is_(None)))
+
+    def learned_from(self, report: str, *, recipe: str) -> set[str]:
+        """Those of a report's records that ``recipe`` has made a candidate of: another report that quotes them was consumed for one."""
+        mine, others, used = schema.report_references.alias(), schema.report_references.alias(), schema.consumptions
+        query = sa.select(mine.c.record).distinct().where(mine.c.report == report)
+        query = query.join_from(mine, others, others.c.record == mine.c.record).join(used, used.c.report == others.c.report)
+        with self._engine.connect() as tx:
+            return set(tx.execute(query.where(used.c.recipe == recipe, used.c.candidate.is_not(None))).scalars())
 
     def newest_release(self, report: str) -> int | None:
         """The newest release that the records a report quotes were made with; None where no client said one."""

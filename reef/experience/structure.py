@@ -10,11 +10,11 @@ several runs that begin alike, as with the rules of one project, have a stem in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from reef.experience import ids, jsontext
-from reef.experience.ids import digest
+from reef.experience.ids import digest, fingerprint
 from reef.experience.known import Known
 from reef.experience.reader import Conversation
 from reef.experience.turns import canonical_turn, made_by_model
@@ -68,7 +68,7 @@ class Structure:
 
         Args:
             turns: of the prompt, without the system's.
-            names: their digests.
+            names: their fingerprints.
             answer: the turns answered.
         """
         chain = self._chain(record.scenario, turns, names)
@@ -83,6 +83,11 @@ class Structure:
         session = found or ids.session_id()
         self._remember(chain, turns, answer, Mark(session, open_until(record.end, record.started_at)))
         return session, chain[0]
+
+    def forget(self, names: Iterable[bytes]) -> None:
+        """Forget what turns mean: those of a session that is forgotten, nearly none of which will come again."""
+        for name in names:
+            self._meanings.discard(name)
 
     def _find(self, chain: Sequence[bytes], turns: Sequence[JSON], now: float) -> tuple[str | None, bool]:
         """The session of the longest known history that this one carries on, and whether it is known to begin as another one did."""
@@ -120,7 +125,7 @@ class Structure:
         chain = start or digest(scenario.encode())
         found = []
         for place, turn in enumerate(turns):
-            name = names[place] if names else digest(jsontext.dumps(turn))
+            name = names[place] if names else fingerprint(jsontext.dumps(turn))
             meaning = self._meanings.get(name)
             if meaning is None:
                 canonical = canonical_turn(turn)

@@ -7,6 +7,7 @@ depends on another one and can be deleted as a whole. A client that names no ses
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +17,9 @@ MAX_THREADS = 16
 """Threads of one session that are remembered at least; those longest without a request are forgotten."""
 MAX_DEPTH = 256
 """Records below a record. Beyond it a history is stored whole again, which bounds what it costs to read one."""
+
+FEW = 64
+"""Names of turns that are too few to look through for those that are forgotten."""
 
 
 class Thread:
@@ -28,7 +32,7 @@ class Thread:
         self.depth = depth
         self.tokens = tokens
         self.names = names
-        """Digests of its turns: the prompt's, then the answer's."""
+        """Fingerprints of its turns: the prompt's, then the answer's."""
         self._places: dict[bytes, int] | None = None
 
     @property
@@ -44,15 +48,19 @@ class Session:
     """The threads of one session, the one with the newest record last."""
 
     threads: list[Thread] = field(default_factory=list)
-    _turns: set[bytes] = field(default_factory=set)
-    """Turns of all threads, and for a while those of some that are forgotten: a request without any of them needs no comparing."""
+    turns: int = 0
+    """Of all its threads, and one for itself."""
+    counted: int = 0
+    """How many of them :class:`Sessions` knows of."""
+    _names: set[bytes] = field(default_factory=set)
+    """Of the turns of all threads, and for a while of some that are forgotten: a request without any of them needs no comparing."""
 
     def __post_init__(self) -> None:
         self._collect()
 
     def nearest(self, names: Sequence[bytes]) -> tuple[Thread, int] | None:
         """The thread that shares most turns with a prompt, and how many; None if none shares any."""
-        if self._turns.isdisjoint(names):
+        if self._names.isdisjoint(names):
             return None
         best: tuple[Thread, int] | None = None
         for thread in reversed(self.threads):
@@ -67,51 +75,51 @@ class Session:
 
     def add(self, thread: Thread, *, after: Thread | None) -> None:
         """Remember a thread; in place of ``after``, which it carries on."""
+        self.turns += len(thread.names)
         if after is not None:
             self.threads.remove(after)
+            self.turns -= len(after.names)
         self.threads.append(thread)
+        self._names.update(thread.names)
         if len(self.threads) > 2 * MAX_THREADS:
             del self.threads[:MAX_THREADS]
             self._collect()
-        else:
-            self._turns.update(thread.names)
+        elif len(self._names) > 2 * self.turns + FEW:  # an agent that writes its history anew leaves some behind each time
+            self._collect()
 
     def _collect(self) -> None:
-        self._turns = {name for thread in self.threads for name in thread.names}
+        self._names = {name for thread in self.threads for name in thread.names}
+        self.turns = 1 + sum(len(thread.names) for thread in self.threads)
 
 
 class Sessions:
-    """The sessions used last, bounded by the number of turns they have.
-
-    Two generations: when the young one is full it becomes the old one. Cheaper than an order of use, and as good at what it is for.
-    """
+    """The sessions used last, bounded by the number of turns they have; the one in use is remembered however large it is."""
 
     def __init__(self, *, turns: int) -> None:
         self._most = turns
         self._turns = 0
-        self._young: dict[tuple[str, str], Session] = {}
-        self._old: dict[tuple[str, str], Session] = {}
+        self._sessions: OrderedDict[tuple[str, str], Session] = OrderedDict()
 
     def get(self, scenario: str, name: str) -> Session | None:
         """A session that is remembered."""
         key = scenario, name
-        found = self._young.get(key)
-        if found is None and (found := self._old.get(key)) is not None:
-            self._young[key] = found
-            self._count(sum(len(thread.names) for thread in found.threads))
+        found = self._sessions.get(key)
+        if found is not None:
+            self._sessions.move_to_end(key)
         return found
 
     def new(self, scenario: str, name: str, threads: Iterable[Thread] = ()) -> Session:
-        """Begin to remember a session."""
-        session = self._young[scenario, name] = Session(list(threads))
-        self._count(1 + sum(len(thread.names) for thread in session.threads))
+        """Begin to remember a session; :meth:`grew` is to follow."""
+        session = self._sessions[scenario, name] = Session(list(threads))
         return session
 
-    def grew(self, turns: int) -> None:
-        """Say that sessions remembered here have more turns now."""
-        self._count(turns)
-
-    def _count(self, turns: int) -> None:
-        self._turns += turns
-        if self._turns > self._most:
-            self._old, self._young, self._turns = self._young, {}, 0
+    def grew(self, session: Session) -> Sequence[Session]:
+        """Say that a session has other turns now; returns those that are forgotten for it, which were not used for longest."""
+        self._turns += session.turns - session.counted
+        session.counted = session.turns
+        forgotten = []
+        while self._turns > self._most and len(self._sessions) > 1:
+            _, oldest = self._sessions.popitem(last=False)
+            self._turns -= oldest.counted
+            forgotten.append(oldest)
+        return forgotten

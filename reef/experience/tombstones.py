@@ -23,8 +23,8 @@ _records = schema.records
 KEPT = tuple(
     _records.c[name]
     for name in (
-        "id", "scenario", "session", "release", "origin", "dialect", "upstream", "model", "end", "status", "streamed", "prompt_tokens",
-        "completion_tokens", "started_at", "first_byte_ms", "duration_ms", "error", "gone_at", "content_digest",
+        "id", "scenario", "session", "release", "candidate", "origin", "dialect", "upstream", "model", "end", "status", "streamed",
+        "prompt_tokens", "completion_tokens", "started_at", "first_byte_ms", "duration_ms", "error", "gone_at", "content_digest",
     )
 )  # fmt: skip
 EMPTIED = {

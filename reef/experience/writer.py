@@ -21,7 +21,7 @@ import structlog
 from reef import failpoints
 from reef.errors import ReefError, StorageError
 from reef.experience import reports, statements
-from reef.experience.committer import InThread, Storing
+from reef.experience.committer import InThread, Storing, Texts
 from reef.experience.database import write
 from reef.types import Record, Report
 
@@ -48,6 +48,8 @@ class _Job:
 
     work: Record | Callable[[sa.Connection], Any]
     future: asyncio.Future[Any]
+    texts: Texts = (None, None)
+    """Of a record."""
 
 
 class Writer:
@@ -101,13 +103,18 @@ class Writer:
         await self._storing.aclose()
         await asyncio.to_thread(self._others.shutdown)
 
-    async def record(self, record: Record) -> None:
+    async def record(self, record: Record, *, request: bytes | None = None, response: bytes | None = None) -> None:
         """Append one exchange; returns once it is on disk. A caller that stops waiting has its record stored all the same.
+
+        Args:
+            record: the exchange.
+            request: the JSON text that its request was read from; it needs not be written again.
+            response: the same of its response.
 
         Raises:
             StorageError: it could not be stored.
         """
-        await self._submit(record)
+        await self._submit(record, texts=(request, response))
 
     async def report(self, draft: reports.ReportDraft) -> tuple[Report, bool]:
         """Append a report.
@@ -130,11 +137,11 @@ class Writer:
         """
         await self._submit(lambda tx: statements.upsert_session(tx, scenario=scenario, session=session, adapter=adapter, release=release))
 
-    async def _submit(self, work: Record | Callable[[sa.Connection], Any]) -> Any:
+    async def _submit(self, work: Record | Callable[[sa.Connection], Any], *, texts: Texts = (None, None)) -> Any:
         if self._closed:
             raise StorageError("the store is closed", hint="The service is stopping; send it again after the restart.")
         await self._places.acquire()
-        job = _Job(work, asyncio.get_running_loop().create_future())
+        job = _Job(work, asyncio.get_running_loop().create_future(), texts)
         self._pending.append(job)
         self._see_to_next()
         return await job.future
@@ -176,7 +183,8 @@ class Writer:
     def _store(self, jobs: Sequence[_Job]) -> asyncio.Future[list[str]]:
         """Store records. Whatever goes wrong, every caller is told."""
         try:
-            stored = self._storing.commit([job.work for job in jobs if isinstance(job.work, Record)])
+            records = [job.work for job in jobs if isinstance(job.work, Record)]
+            stored = self._storing.commit(records, [job.texts for job in jobs])
         except Exception as error:  # noqa: BLE001 - told to those whose records they are
             stored = asyncio.get_running_loop().create_future()
             stored.set_exception(error)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import gc
 import os
 import socket
+import sys
 from pathlib import Path
 
 import structlog
 import uvicorn
 
-from reef import process
+from reef import collector, process
 from reef.config import Config
 from reef.experience.committer import Keeper, Storing
 from reef.gateway.app import create_app
+from reef.gateway.protocol import Protocol
 from reef.gateway.state import GatewayState
 
 log = structlog.get_logger()
@@ -21,6 +23,9 @@ log = structlog.get_logger()
 FINISH_S = 10
 """Bound on finishing answers that are under way when asked to stop."""
 BACKLOG = 2048
+COLLECT = (10_000, 10, 5)
+"""When the collector looks: at what is new, at what survived one look, at all of it. The last must not be rare: a connection that is cut
+leaves a ring behind, and with (10000, 20, 100) those that survived two looks made a gateway grow for as long as benchmarks/soak.py ran."""
 
 
 def main() -> None:
@@ -31,9 +36,11 @@ def main() -> None:
     if config.storage.record:
         keeper.start()  # it loads while this process does
     server = uvicorn.Server(server_config(config, storing=keeper))
-    spare_the_collector()
+    collector.spare()
+    gc.set_threshold(*COLLECT)
     process.when_parent_ends(lambda: setattr(server, "should_exit", True))
     listener = process.inherited_socket() or socket.create_server((config.listen.host, config.listen.port), backlog=BACKLOG)
+    bound_clients(listener, timeout_s=config.listen.client_timeout_s)
     sockets = [listener]
     first = os.environ.get(process.WORKER, "1") == "1"
     if first and (local := unix_socket(config.state_dir / "run" / "gateway.sock")) is not None:
@@ -41,19 +48,12 @@ def main() -> None:
     server.run(sockets=sockets)
 
 
-def spare_the_collector() -> None:
-    """Leave what is loaded by now out of garbage collection: looking through all of it again and again took a third of the time."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 100)
-
-
 def server_config(config: Config, *, storing: Storing) -> uvicorn.Config:
     """How the app is served: no access log, no headers of the server's own, and a bound on stopping."""
     return uvicorn.Config(
         create_app(GatewayState.build(config, storing=storing)),
         loop="uvloop",
-        http="httptools",
+        http=Protocol,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -66,6 +66,16 @@ def server_config(config: Config, *, storing: Storing) -> uvicorn.Config:
         timeout_keep_alive=75,
         timeout_graceful_shutdown=FINISH_S,
     )
+
+
+def bound_clients(listener: socket.socket, *, timeout_s: float) -> None:
+    """Have the system end connections whose client takes nothing for so long: it would hold its upstream for ever.
+
+    TCP_USER_TIMEOUT, which accepted connections inherit, counts from when data waits for an acknowledgement or for room at the client
+    (tcp(7)). The kernel looks, so no request pays for it, and what is seen here is a connection that was lost. Linux alone has it.
+    """
+    if sys.platform == "linux" and listener.family in (socket.AF_INET, socket.AF_INET6):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout_s * 1000))
 
 
 def unix_socket(path: Path) -> socket.socket | None:

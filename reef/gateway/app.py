@@ -13,6 +13,7 @@ import reef
 from reef.errors import InvalidRequest, MethodNotAllowed, ReefError, Unauthorized
 from reef.gateway import (
     auth,
+    bodies,
     counting,
     dialects,
     faults,
@@ -21,8 +22,10 @@ from reef.gateway import (
     openapi,
     openapi_access,
     records,
+    replays,
     reports,
     scenarios,
+    sealed,
     service,
     sessions,
     tokens,
@@ -51,7 +54,7 @@ def create_app(state: GatewayState) -> ASGIApp:
         redoc_url=None,
     )
     app.state.reef = state
-    routers = [module.router for module in (service, reports, records, sessions, scenarios, harness, tokens, transfer)]
+    routers = [module.router for module in (service, reports, records, sessions, scenarios, sealed, replays, harness, tokens, transfer)]
     for router in routers:
         app.include_router(router)
     faults.install(app)
@@ -64,7 +67,7 @@ def create_app(state: GatewayState) -> ASGIApp:
         return document
 
     app.openapi = describe  # type: ignore[method-assign]
-    return Dispatcher(state, inference.Inference(state), counting.Counting(state), app)
+    return Dispatcher(state, inference.Inference(state), counting.Counting(state), bodies.Bounded(app, state.metrics))
 
 
 class Dispatcher:
@@ -73,7 +76,7 @@ class Dispatcher:
     Who calls is decided here as well, before a route is looked for or a body read, and counted against the limits of its token.
     """
 
-    def __init__(self, state: GatewayState, inference: inference.Inference, counting: counting.Counting, rest: FastAPI) -> None:
+    def __init__(self, state: GatewayState, inference: inference.Inference, counting: counting.Counting, rest: ASGIApp) -> None:
         self._auth = state.auth
         self._metrics = state.metrics
         self._inference = inference

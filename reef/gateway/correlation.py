@@ -1,4 +1,5 @@
-"""Which session a request belongs to where its client does not say so to us: the session headers that coding agents send of their own.
+"""Which session and release a request belongs to: what its client says, and where it does not say so to us, the session headers that coding
+agents send of their own.
 
 The order is: the base URL, ``x-reef-session``, these headers, and where there is none of them the structure of the history, which the
 storing process looks at (:mod:`reef.experience.structure`).
@@ -6,8 +7,10 @@ storing process looks at (:mod:`reef.experience.structure`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
+from reef.errors import InvalidRequest
 from reef.gateway.scenario_index import NAME
 
 AGENTS_OWN = (
@@ -28,3 +31,26 @@ def agents_own_session(headers: Mapping[bytes, bytes]) -> str:
         if value and NAME.fullmatch(name := value.decode("latin-1")):
             return name
     return ""
+
+
+RELEASE = "^([1-9][0-9]{0,8}|c-[0-9a-f]{12})$"
+"""What ``x-reef-release`` looks like, for those who send it."""
+_CANDIDATE = re.compile(rb"c-[0-9a-f]{12}")
+
+
+def release_of(header: bytes | None) -> tuple[int | None, str | None]:
+    """What ``x-reef-release`` says that the client runs: the step of a release, or a candidate on canary.
+
+    Raises:
+        InvalidRequest: it is neither.
+    """
+    if header is None:
+        return None, None
+    if header.isdigit() and 0 < int(header[:12]) < 2**31:
+        return int(header), None
+    if _CANDIDATE.fullmatch(header):
+        return None, header.decode()
+    raise InvalidRequest(
+        f"x-reef-release must be a whole number or a candidate, not {header[:40].decode('latin-1')!r}",
+        hint="It is the step of the release that runs, or the id of the candidate on canary.",
+    )

@@ -47,8 +47,11 @@ class Exchange:
         scenario: str,
         session: str | None,
         release: int | None,
+        candidate: str | None,
         origin: Origin,
         body: dict[str, JSON],
+        asked: dict[str, JSON],
+        text: bytes,
         raw: bytes,
         headers: dict[bytes, bytes],
         query: bytes = b"",
@@ -60,16 +63,19 @@ class Exchange:
         self._scenario = scenario
         self._session = session
         self._release = release
+        self._candidate = candidate
         self._origin = origin
         self._body = body
-        self._route = state.upstreams.route(dialect.name, body.get("model"))
+        self._text = text
+        """What the body was read from."""
+        self._route = state.upstreams.route(dialect.name, asked.get("model"))
         self._upstream = self._route.where
         """Who is asked, or answered."""
         self._capture: Capture | None = None
-        self._asked = body
+        self._asked = asked
         if state.captures_tokens and self._route.gives_tokens and Capture.can(dialect.name, body):
             self._capture = Capture(body)
-            self._asked = self._capture.ask(body)
+            self._asked = self._capture.ask(asked)
             raw = jsontext.dumps(self._asked)
         self._sent, model = self._route.address(self._asked, raw)
         self._model = _storable(model)
@@ -167,6 +173,7 @@ class Exchange:
     def _stop_watching(self) -> None:
         if self._watcher is not None:
             self._watcher.cancel()
+            self._watcher = None  # its end holds its frame, and that this exchange: a ring
 
     async def _watch(self, receive: Receive, exchange: asyncio.Task[None]) -> None:
         """Stop the exchange when its client goes away, whatever it is waiting for."""
@@ -199,7 +206,7 @@ class Exchange:
             end, error = fault
         if self._begun:
             raise _Late(error or "the upstream answered as a whole where a stream was asked for", body=body, parsed=parsed)
-        await self._record(end, response=parsed, error=error)
+        await self._record(end, response=parsed, text=body if is_json else None, error=error)
         await wire.send_whole(send, status=answer.status, headers=[*answer.headers(), *self._own_headers()], body=body)
 
     async def _stream(self, answer: Answer, send: Send) -> None:
@@ -293,8 +300,15 @@ class Exchange:
             except ReefError as error:
                 log.error("record lost", receipt=self._receipt, reason=error.message)
 
-    async def _record(self, end: End, *, response: JSON, error: str = "") -> None:
-        """Commit the record. From here on a client that goes away changes nothing."""
+    async def _record(self, end: End, *, response: JSON, text: bytes | None = None, error: str = "") -> None:
+        """Commit the record. From here on a client that goes away changes nothing.
+
+        Args:
+            end: how it ended.
+            response: what was answered.
+            text: the JSON text that the response was read from, where there is one.
+            error: why it did not end well.
+        """
         self._stop_watching()
         self._time.back()
         self._recorded = Record(
@@ -302,6 +316,7 @@ class Exchange:
             scenario=self._scenario,
             session=self._session,
             release=self._release,
+            candidate=self._candidate,
             origin=self._origin,
             dialect=self._dialect.name,
             upstream=self._upstream,
@@ -321,7 +336,7 @@ class Exchange:
         handed_over = time.perf_counter()
         try:
             if self._state.config.storage.record:
-                await self._state.writer.record(self._recorded)
+                await self._state.writer.record(self._recorded, request=self._text, response=text)
         except ReefError:
             self._state.metrics.not_stored += 1
             raise

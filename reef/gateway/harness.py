@@ -12,12 +12,13 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from reef import plugins
 from reef.errors import NotFound
 from reef.gateway.auth import require
-from reef.gateway.scenario_index import MAX_STEP
+from reef.gateway.scenario_index import MAX_STEP, PLAIN
 from reef.harness.adapter import Adapter, Binding, load_adapter
 from reef.harness.client import base_url, install_script
 from reef.harness.tree import text
-from reef.releases import pins
-from reef.types import Release
+from reef.releases import pins, rollout
+from reef.releases.controller import Controller
+from reef.types import Candidate, Component, Release
 
 
 class ShellScript(PlainTextResponse):
@@ -51,6 +52,14 @@ def the_url(request: Request) -> str:
 
 Scenario = Annotated[str, Depends(the_scenario)]
 Client = Annotated[str, Query(pattern=pins.CLIENT, description="The installation that asks: it may be pinned to a release.")]
+Installation = Annotated[
+    str,
+    Header(
+        alias="x-reef-client",
+        pattern=pins.CLIENT,
+        description="The same, of a client that can run a candidate on canary and says so in `x-reef-release`: it may get one.",
+    ),
+]
 Url = Annotated[str, Depends(the_url)]
 AdapterName = Annotated[str, Query(max_length=100, description="The coding agent, as in `/reef/harness/adapters`.")]
 
@@ -65,11 +74,15 @@ def pull(
     ] = None,
     adapter: Annotated[str | None, Query(max_length=100, description="Render the files for this coding agent.")] = None,
     client: Client = "",
+    installation: Installation = "",
 ) -> JSONResponse:
-    """A release's files as text, with their SHA-256 digests; with `adapter`, the agent's own files and how it is launched."""
+    """A release's files as text, with their SHA-256 digests; with `adapter`, the agent's own files and how it is launched.
+
+    A client that is on canary gets the `candidate`'s, with the `step` that it was made for."""
     state = request.app.state.reef
-    release = _find(state, scenario, version, client)
-    tree = state.controller.tree(scenario, release.step)
+    candidate = rollout.offered(state.controller, scenario, client=installation) if version is None else None
+    release = _find(state, scenario, version, client or installation)
+    tree = state.artifacts.read(candidate.components[Component.HARNESS].commit if candidate else release.commit)
     extra: dict[str, Any] = {}
     if adapter is not None:
         chosen = load_adapter(adapter)
@@ -77,7 +90,7 @@ def pull(
         extra = {"adapter": {"name": chosen.name, "version": chosen.install.version}, "launch": asdict(chosen.launch())}
     manifest = {
         "scenario": scenario,
-        **_brief(release),
+        **_brief(release, candidate),
         "files": {path: text(tree, path) for path in sorted(tree)},
         "digests": {path: hashlib.sha256(tree[path].data).hexdigest() for path in sorted(tree)},
         "executable": [path for path in sorted(tree) if tree[path].executable],
@@ -93,13 +106,16 @@ def head(
     adapter: Annotated[str | None, Query(max_length=100, description="The coding agent that asks.")] = None,
     have: Annotated[str | None, Query(max_length=100, description="The content id the caller has.")] = None,
     client: Client = "",
+    installation: Installation = "",
 ) -> dict[str, Any]:
     """The release to run, the head or where the client is pinned to, and whether it is news to a caller that has `have`. Small and quick:
-    asked at every launch."""
-    release = pins.release_for(request.app.state.reef.controller, scenario, client=client)
+    asked at every launch. A client that is on canary is told of the `candidate`, with the `step` that it was made for."""
+    controller = request.app.state.reef.controller
+    release = pins.release_for(controller, scenario, client=client or installation)
     if adapter is not None:
         load_adapter(adapter)
-    return {**_brief(release), "update": have != release.content_id}
+    brief = _brief(release, rollout.offered(controller, scenario, client=installation))
+    return {**brief, "update": have != brief["content_id"]}
 
 
 @router.get("/versions")
@@ -127,9 +143,12 @@ def diff(
     scenario: Scenario,
     old: Annotated[int | None, Query(alias="from", ge=1, le=MAX_STEP, description="A step; the one before `to` if absent.")] = None,
     new: Annotated[int | None, Query(alias="to", ge=1, le=MAX_STEP, description="A step; the head if absent.")] = None,
+    candidate: Annotated[str | None, Query(max_length=100, pattern=PLAIN, description="A candidate on canary: what it changes.")] = None,
 ) -> PlainTextResponse:
     """What changed between two releases, as `git diff` shows it."""
     controller = request.app.state.reef.controller
+    if candidate is not None:
+        return PlainTextResponse(_change(controller, scenario, candidate))
     new = new or controller.head(scenario).step
     return PlainTextResponse(controller.diff(scenario, old or max(1, new - 1), new))
 
@@ -147,13 +166,30 @@ def install(scenario: Scenario, url: Url, adapter: AdapterName) -> ShellScript:
     return ShellScript(install_script(load_adapter(adapter), url=url, scenario=scenario))
 
 
-def _brief(release: Release) -> dict[str, Any]:
+def _brief(release: Release, candidate: Candidate | None = None) -> dict[str, Any]:
+    if candidate is not None:
+        return {
+            "step": candidate.base_step,
+            "artifact_version": candidate.id,
+            "content_id": candidate.components[Component.HARNESS].content_id,
+            "summary": candidate.summary,
+            "candidate": candidate.id,
+        }
     return {
         "step": release.step,
         "artifact_version": str(release.step),
         "content_id": release.content_id,
         "summary": release.summary,
     }
+
+
+def _change(controller: Controller, scenario: str, name: str) -> str:
+    """What the candidate on canary changes of the harness. Others are not for clients to see."""
+    found = rollout.canary(controller, scenario)
+    if found is None or found.candidate.id != name or found.by_session:
+        raise NotFound(f"no candidate {name} is on canary in {scenario}", hint="`reef candidates` lists them all.")
+    base = controller.release(scenario, found.candidate.base_step)
+    return controller.artifacts.diff(base.commit, found.candidate.components[Component.HARNESS].commit)
 
 
 def _describe(adapter: Adapter, url: str) -> dict[str, Any]:

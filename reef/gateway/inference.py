@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import structlog
 from starlette.types import Receive, Scope, Send
 
-from reef.errors import InvalidRequest, ReefError
+from reef.errors import ReefError
 from reef.gateway import wire
 from reef.gateway.auth import CALLER, Caller
-from reef.gateway.correlation import agents_own_session
+from reef.gateway.correlation import agents_own_session, release_of
 from reef.gateway.dialects import Dialect
 from reef.gateway.exchange import Exchange
 from reef.gateway.scenario_index import check_name
@@ -57,31 +57,27 @@ class Inference:
             check_name(session, what="session")
         else:
             session = agents_own_session(headers)
-        release = _release(headers.get(b"x-reef-release"))
+        release, candidate = release_of(headers.get(b"x-reef-release"))
         raw = await wire.read_body(headers, receive)
         clock = time.perf_counter()
         body = wire.json_object(raw)
         state.scenarios.touch(scenario)
+        asked, text = body, raw
+        if state.routing.plans:
+            candidate, asked, raw = state.routing.way(scenario, session, body, raw=raw, origin=caller.origin, candidate=candidate)
         return Exchange(
             state,
             dialect=dialect,
             scenario=scenario,
             session=session or None,
             release=release,
+            candidate=candidate,
             origin=caller.origin,
             body=body,
+            asked=asked,
+            text=text,
             raw=raw,
             headers=headers,
             query=scope["query_string"] if dialect.passes_query else b"",
             clock=clock,
         )
-
-
-def _release(header: bytes | None) -> int | None:
-    if header is None:
-        return None
-    if not header.isdigit() or not 0 < int(header[:12]) < 2**31:
-        raise InvalidRequest(
-            f"x-reef-release must be a whole number, not {header[:40].decode('latin-1')!r}", hint="It is the step of the release that runs."
-        )
-    return int(header)

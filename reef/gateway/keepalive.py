@@ -48,6 +48,10 @@ class Delivery:
             self.silent_since = time.perf_counter()
             self.breath = asyncio.create_task(self._comment())
 
+    def forget(self) -> None:
+        """Let go of the exchange, which holds this: together they would wait for the collector, with all that was asked and answered."""
+        self._head = list
+
     async def settle(self) -> None:
         """The upstream was heard, or is waited for no longer: wait for a comment that is on its way."""
         self.silent_since = 0.0
@@ -93,6 +97,7 @@ class KeepAlive:
     def remove(self, delivery: Delivery) -> None:
         """A delivery is at its end."""
         self._deliveries.discard(delivery)
+        delivery.forget()
         if delivery.breath is not None:
             delivery.breath.cancel()
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reef.gateway import openapi_access, openapi_links
+from reef.gateway.correlation import RELEASE
 
 _ERROR: dict[str, Any] = {
     "type": "object",
@@ -109,8 +110,8 @@ _SCOPE = "infer"
 _PROVIDERS_OWN = {"description": "Whatever else the provider refuses with, passed on as it is."}
 
 
-def _header(name: str, description: str, kind: str = "string") -> dict[str, Any]:
-    return {"name": name, "in": "header", "required": False, "description": description, "schema": {"type": kind}}
+def _header(name: str, description: str, **schema: str) -> dict[str, Any]:
+    return {"name": name, "in": "header", "required": False, "description": description, "schema": {"type": "string", **schema}}
 
 
 _HEADERS = [
@@ -118,7 +119,7 @@ _HEADERS = [
     _header(
         "x-reef-session", "The agent run this belongs to; else the agent's own session header says it, else the history it carries on."
     ),
-    _header("x-reef-release", "The step of the harness release the client runs.", "integer"),
+    _header("x-reef-release", "The step of the harness release the client runs, or the candidate on canary.", pattern=RELEASE),
 ]
 _PATH = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in ("scenario", "session")]
 

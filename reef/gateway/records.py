@@ -33,6 +33,7 @@ def list_records(
     scenario: str,
     session: Annotated[str | None, Query(description="Only those of this agent run.")] = None,
     origin: Annotated[Origin | None, Query(description="Only those caused by a user, a trial or a proposer.")] = None,
+    candidate: Annotated[str | None, Query(description="Only those made by this candidate, on canary.")] = None,
     after: Annotated[str, Query(description="The receipt after which to go on.")] = "",
     newest: Annotated[bool, Query(description="The last ones instead of the first.")] = False,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -40,5 +41,5 @@ def list_records(
     """Exchanges of a scenario in the order they were stored."""
     state = request.app.state.reef
     state.scenarios.check(scenario)
-    found = state.store.records(scenario, session=session, origin=origin, after=after or 0, newest=newest, limit=limit)
+    found = state.store.records(scenario, session=session, origin=origin, candidate=candidate, after=after or 0, newest=newest, limit=limit)
     return _json({"scenario": scenario, "records": [asdict(record) for record in found]})

@@ -14,10 +14,11 @@ from reef.errors import NotFound
 from reef.gateway.auth import require
 from reef.gateway.scenario_index import MAX_STEP, PLAIN, described
 from reef.harness.tree import validate
-from reef.releases import pins
+from reef.releases import pins, rollout
 from reef.releases.controller import Controller
 from reef.releases.imports import bring_in
-from reef.types import Candidate, Component, Content, File
+from reef.releases.live_reports import standing
+from reef.types import Candidate, CandidateState, Component, Content, File
 
 router = APIRouter(tags=["scenarios"])
 
@@ -101,7 +102,7 @@ def roll_back(request: Request, scenario: str, body: Rollback) -> dict[str, Any]
 
 @router.post("/reef/scenarios/{scenario}/promote", dependencies=[Depends(require("admin"))])
 def promote(request: Request, scenario: str, body: Review) -> dict[str, Any]:
-    """Release a candidate after review: one that is held, or that the gate could not decide on."""
+    """Release a candidate after review: one that is held or on canary, or that the gate could not decide on."""
     controller = request.app.state.reef.controller
     _candidate_of(controller, scenario, body.candidate)
     return asdict(controller.promote(body.candidate, reason=body.reason))
@@ -109,7 +110,7 @@ def promote(request: Request, scenario: str, body: Review) -> dict[str, Any]:
 
 @router.post("/reef/scenarios/{scenario}/reject", dependencies=[Depends(require("admin"))])
 def reject(request: Request, scenario: str, body: Review) -> dict[str, Any]:
-    """Refuse a held candidate after review."""
+    """Refuse a candidate that is held or on canary, after review."""
     controller = request.app.state.reef.controller
     _candidate_of(controller, scenario, body.candidate)
     return asdict(controller.reject(body.candidate, reason=body.reason))
@@ -156,7 +157,7 @@ def list_candidates(request: Request, scenario: str) -> dict[str, Any]:
 
 @router.get("/reef/candidates/{candidate}", dependencies=[Depends(require("read"))])
 def show_candidate(request: Request, candidate: str) -> dict[str, Any]:
-    """One candidate with its change and the evidence for its verdict."""
+    """One candidate with its change, the evidence for its verdict, and how its canary or shadow stands."""
     state = request.app.state.reef
     found = state.controller.candidate(candidate)
     verdict = state.controller.verdict(candidate)
@@ -165,7 +166,19 @@ def show_candidate(request: Request, candidate: str) -> dict[str, Any]:
         **asdict(found),
         "diff": "" if found.dropped_at else _changes(state.artifacts, found, base.components),
         "verdict": asdict(verdict) if verdict else None,
+        "rollout": _rollout(state.controller, candidate),
     }
+
+
+def _rollout(controller: Controller, candidate: str) -> dict[str, Any] | None:
+    """How a candidate was or is tried on traffic. A canary under way is judged anew, by the reports there are now."""
+    found = rollout.of(controller, candidate)
+    if found is None:
+        return None
+    told = {"mode": found.mode, "plan": asdict(found.plan), "started_at": found.started_at, "ended_at": found.ended_at}
+    if found.candidate.state is CandidateState.CANARY:
+        return {**told, "finding": asdict(standing(controller.engine, found).verdict)}
+    return {**told, "finding": found.finding}
 
 
 def _changes(artifacts: ArtifactRepository, candidate: Candidate, before: Mapping[str, Content]) -> str:

@@ -16,6 +16,7 @@ from reef.experience import usage
 from reef.gateway import report_schema
 from reef.gateway.auth import require
 from reef.gateway.metrics import Page
+from reef.serving.engine import notes
 from reef.serving.upstreams import Upstreams
 
 router = APIRouter(tags=["service"])
@@ -114,6 +115,10 @@ def _others(folder: Path) -> dict[str, Any]:
     for name in ("learner", "retention"):
         if (told := _read(folder / f"{name}.json")) is not None:
             found[name] = told
+    if (told := _read(folder / "canary.json")) is not None and (told.get("under_way") or told.get("error")):
+        found["canary"] = told
+    if (engine := notes.described(folder)) is not None:
+        found["engine"] = engine
     return found
 
 

@@ -21,6 +21,7 @@ from reef.gateway.auth import Auth
 from reef.gateway.commit_watch import CommitWatch
 from reef.gateway.keepalive import KeepAlive
 from reef.gateway.metrics import Metrics, StoreSize
+from reef.gateway.routing import EngineNames, Routing
 from reef.gateway.scenario_index import ScenarioIndex
 from reef.gateway.token_index import TokenIndex
 from reef.gateway.tracing import Tracing
@@ -42,6 +43,7 @@ class GatewayState:
     controller: Controller
     artifacts: ArtifactRepository
     scenarios: ScenarioIndex
+    routing: Routing
     tokens: TokenIndex
     watch: CommitWatch
     metrics: Metrics
@@ -75,8 +77,9 @@ class GatewayState:
             controller=controller,
             artifacts=artifacts,
             scenarios=scenarios,
+            routing=(routing := Routing(artifacts, heads=lambda: scenarios.heads, engine=EngineNames.configured(config))),
             tokens=(tokens := TokenIndex(TokenStore(engine), auth=auth)),
-            watch=CommitWatch(engine, [tokens.refresh, scenarios.refresh]),
+            watch=CommitWatch(engine, [tokens.refresh, scenarios.refresh, routing.refresh]),
             metrics=Metrics(),
             size=StoreSize(engine),
             keep_alive=KeepAlive(after_s=config.listen.keep_alive_s),

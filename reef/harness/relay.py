@@ -31,10 +31,10 @@ def _accept(listener: socket.socket, gateway: str) -> None:
             upstream.close()
             continue
         for source, sink in ((client, upstream), (upstream, client)):
-            threading.Thread(target=_pump, args=(source, sink), daemon=True).start()
+            threading.Thread(target=pump, args=(source, sink), daemon=True).start()
 
 
-def _pump(source: socket.socket, sink: socket.socket) -> None:
+def pump(source: socket.socket, sink: socket.socket) -> None:
     """Copy until the end, and pass the end on: the other direction may still be busy."""
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):

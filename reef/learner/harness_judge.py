@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-from reef import process
 from reef.config import Config
-from reef.errors import NotFound
+from reef.errors import ConfigError, NotFound
 from reef.evaluation import splits
 from reef.evaluation.evaluator import Evaluator
+from reef.evaluation.execution import Execution, LocalExecution
+from reef.evaluation.ray_execution import RayExecution, Tools
 from reef.evaluation.tasks import grader_for, load_tasks
 from reef.evaluation.trials import Tokens
 from reef.evaluation.verdicts import undecided
 from reef.experience.store import ExperienceStore
 from reef.harness.adapter import load_adapter
 from reef.harness.admission import admit
-from reef.harness.episode import EpisodeRunner
-from reef.harness.install import install
-from reef.harness.sandbox import Sandbox
-from reef.learner.model import GatewayModel
+from reef.learner.chat_runner import CHAT
+from reef.learner.workplace import HarnessWorkplace
+from reef.releases import sealed
 from reef.releases.controller import Controller
 from reef.types import Candidate, Release, Task, Tree, Verdict
 
@@ -32,12 +30,20 @@ class HarnessJudge:
         self._config = config
         self._store = store
         self._controller = controller
-        self._adapter = load_adapter(config.evaluation.adapter)
+        self._adapter = None if config.evaluation.adapter == CHAT else load_adapter(config.evaluation.adapter)
         told = config.evaluation
-        self._tasks = load_tasks(config.path(told.tasks), shares=told.splits) if told.tasks else ()
-        self._runner: EpisodeRunner | None = None
+        self._tasks: tuple[Task, ...] = load_tasks(config.path(told.tasks), shares=told.splits) if told.tasks else ()
+        self._tools: Tools | None = None
+        self._ray: RayExecution | None = None
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Those of `evaluation.tasks`."""
+        return self._tasks
 
     def admit(self, tree: Tree, *, base: Tree) -> None:
+        if self._adapter is None:
+            raise ConfigError(f"a harness cannot be judged where evaluation.adapter is {CHAT}", hint="Name a coding agent's adapter.")
         admit(tree, adapter=self._adapter, base=base, forbidden=[text for task in self._tasks for text in _never_told(task)])
 
     def withheld(self, scenario: str) -> frozenset[str]:
@@ -50,13 +56,12 @@ class HarnessJudge:
             return undecided("there are no evaluation tasks: set evaluation.tasks in serve.yaml")
         spent = self._controller.spent(candidate.scenario, excluding=candidate.id)
         evaluator = Evaluator(
-            runner=self._episodes(progress),
+            execution=self._execution(candidate.scenario, progress),
             tasks=self._tasks,
             config=self._config.evaluation,
             spent=spent,
             agent=self._agent(),
             meter=lambda session: self._used(candidate.scenario, session),
-            model=self._asked_by_graders(candidate.scenario),
         )
         return evaluator.judge(
             scenario=candidate.scenario,
@@ -71,10 +76,40 @@ class HarnessJudge:
             progress=progress,
         )
 
+    def measure(self, look: sealed.Look, *, release: Release, against: Release, progress: Callable[[str], None]) -> Verdict:
+        """Compare two releases on the sealed tasks, and decide nothing.
+
+        Raises:
+            ConfigError: no task is sealed.
+        """
+        config = self._config.evaluation
+        evaluator = Evaluator(
+            execution=self._execution(look.scenario, progress),
+            tasks=self._tasks,
+            config=config.model_copy(update={"max_pairs": look.pairs or config.max_pairs}),
+            spent=0,
+            agent=self._agent(),
+            meter=lambda session: self._used(look.scenario, session),
+            sealed=True,
+        )
+        return evaluator.judge(
+            scenario=look.scenario,
+            candidate_id=look.id,
+            candidate_tree=self._controller.tree(look.scenario, release.step),
+            candidate_content_id=release.content_id,
+            candidate_step=release.step,
+            head_tree=self._controller.tree(look.scenario, against.step),
+            head_content_id=against.content_id,
+            head_step=against.step,
+            seed=look.id,
+            progress=progress,
+        )
+
     def _agent(self) -> str:
         """What runs have to have in common to be comparable, beside the task."""
         models = (self._config.default_model, self._config.evaluation.judge_model)
-        return " ".join((self._adapter.name, self._adapter.install.version, *models)).strip()
+        agent = (CHAT,) if self._adapter is None else (self._adapter.name, self._adapter.install.version)
+        return " ".join((*agent, *models)).strip()
 
     def _used(self, scenario: str, session: str) -> Tokens:
         """What a trial used, by its records: they are written before the agent has its answers."""
@@ -84,31 +119,24 @@ class HarnessJudge:
             return Tokens(0, 0)
         return Tokens(found.prompt_tokens, found.completion_tokens)
 
-    def _asked_by_graders(self, scenario: str) -> GatewayModel:
-        """The model of graders that ask one. Its exchanges are trials': no proposer is shown them."""
-        return GatewayModel(
-            url=os.environ[process.GATEWAY_URL],
-            token=os.environ[process.TRIAL_TOKEN],
-            model=self._config.evaluation.judge_model or self._config.default_model,
-            scenario=scenario,
-            temperature=0.0,
-        )
+    def _execution(self, scenario: str, progress: Callable[[str], None]) -> Execution:
+        """Where its trials run. The first time, the coding agent is installed, or the cluster is told how to."""
+        told = self._config.execution
+        workers = told.workers or self._config.evaluation.parallel
+        if told.backend == "ray":
+            if self._ray is None:
+                workplace = HarnessWorkplace.of(self._config)
+                self._ray = RayExecution(workplace=workplace, address=told.address, workers=workers, timeout_s=told.timeout_s)
+            return self._ray
+        tools = self._own_tools(progress)
+        return LocalExecution(runner=tools.runner, model=tools.model_for(scenario), workers=workers)
 
-    def _episodes(self, progress: Callable[[str], None]) -> EpisodeRunner:
-        """The runner; installs the coding agent the first time."""
-        if self._runner is None:
-            progress(f"installing {self._adapter.name}")
-            self._runner = EpisodeRunner(
-                adapter=self._adapter,
-                installed=install(self._adapter),
-                gateway_socket=Path(self._config.state_dir, "run", "gateway.sock"),
-                gateway_url=os.environ[process.GATEWAY_URL],
-                token=os.environ[process.TRIAL_TOKEN],
-                model=self._config.default_model,
-                timeout_s=self._config.evaluation.trial_timeout_s,
-                sandbox=Sandbox(self._config.evaluation.sandbox),
-            )
-        return self._runner
+    def _own_tools(self, progress: Callable[[str], None]) -> Tools:
+        """What runs the coding agent in this process. The first time, the agent is installed."""
+        if self._tools is None:
+            progress(f"installing {self._config.evaluation.adapter}")
+            self._tools = HarnessWorkplace.of(self._config).open_here()
+        return self._tools
 
 
 def _never_told(task: Task) -> Iterator[str]:

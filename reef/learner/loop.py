@@ -19,7 +19,9 @@ from reef.artifacts.tree import content_id
 from reef.errors import InvalidTree, ProposalError, ReefError, StaleHead
 from reef.evaluation.verdicts import no_change
 from reef.experience.store import ExperienceStore
-from reef.learner.recipe import Attempt, Batch, Model, Proposal, Recipe, Workbench
+from reef.learner.ground import TrainingGround
+from reef.learner.recipe import Attempt, Batch, Model, Proposal, Recipe, Unreleased, Workbench
+from reef.releases import rollout
 from reef.releases.controller import Controller
 from reef.types import Candidate, CandidateState, Decision, Release, Tree, Verdict
 
@@ -61,6 +63,8 @@ class Learner:
         max_staleness: how many releases experience may lag behind the head and still be learned from.
         withheld: gives the sessions of a scenario that no proposer may be shown.
         tell: gets every change of activity.
+        chore: something else that the learner does between steps; whether it did anything.
+        ground: what recipes for weights need.
     """
 
     def __init__(
@@ -76,6 +80,8 @@ class Learner:
         max_staleness: int,
         withheld: Callable[[str], frozenset[str]] = lambda _scenario: frozenset(),
         tell: Callable[[Activity], None] = lambda _activity: None,
+        chore: Callable[[], bool] = lambda: False,
+        ground: TrainingGround | None = None,
     ) -> None:
         self._recipe = recipe
         self._store = store
@@ -87,6 +93,8 @@ class Learner:
         self._max_staleness = max_staleness
         self._withheld = withheld
         self._tell = tell
+        self._chore = chore
+        self._ground = ground
         self._retry_at: dict[str, float] = {}
         self._backoff: dict[str, float] = {}
 
@@ -101,7 +109,7 @@ class Learner:
 
         A scenario whose step fails (its upstream is down, say) is tried again with back-off and does not hold up the others.
         """
-        worked = False
+        worked = self._chore()
         for scenario in self._controller.scenarios():
             if time.monotonic() < self._retry_at.get(scenario, 0.0):
                 continue
@@ -116,9 +124,13 @@ class Learner:
         return worked
 
     def step(self, scenario: str) -> bool:
-        """One step of learning: a batch, and as many candidates for it as the recipe allows until one is released."""
-        model = self._model_for(scenario)
-        bench = Workbench(scenario, self._store, self._artifacts, model, self._adapter, self._withheld(scenario))
+        """One step of learning: a batch, and as many candidates for it as the recipe allows until one is released.
+
+        None while a candidate is on canary: whatever came of it would be made for a head that is about to go.
+        """
+        if rollout.canary(self._controller, scenario) is not None:
+            return False
+        bench = self._bench(scenario)
         selection = self._recipe.select(bench)
         if selection.passed_over:
             self._controller.consume(scenario, self._recipe.name, selection.passed_over)
@@ -135,14 +147,30 @@ class Learner:
         self._tell(Activity(scenario, "idle"))
         return True
 
+    def _bench(self, scenario: str) -> Workbench:
+        return Workbench(
+            scenario=scenario,
+            store=self._store,
+            artifacts=self._artifacts,
+            model=self._model_for(scenario),
+            adapter=self._adapter,
+            withheld=self._withheld(scenario),
+            chain=lambda: self._controller.releases(scenario),
+            head=self._controller.head(scenario),
+            state=self._controller.recipe_state(scenario, self._recipe.name),
+            ground=self._ground,
+        )
+
     def _stale(self, batch: Batch, scenario: str) -> list[str]:
         """Reports on releases so old that what they say may no longer hold."""
+        if batch.fresh:
+            return []
         oldest = self._controller.head(scenario).step - self._max_staleness
         newest = {report.id: self._store.newest_release(report.id) for report in batch.reports}
         return [report for report, release in newest.items() if release is not None and release < oldest]
 
     def _learn_from(self, batch: Batch, bench: Workbench) -> None:
-        reports = tuple(report.id for report in batch.reports)
+        reports = batch.consumes
         earlier = self._earlier(bench.scenario, reports)
         while len(earlier) < self._recipe.attempts:
             parent = self._controller.head(bench.scenario)
@@ -153,6 +181,10 @@ class Learner:
                 log.warning("no proposal", scenario=bench.scenario, error=error.message)
                 self._tell(Activity(bench.scenario, "idle", error=error.message))
                 break
+            if isinstance(proposal, Unreleased):
+                log.info("nothing to release", scenario=bench.scenario, learned=proposal.summary)
+                self._controller.consume(bench.scenario, self._recipe.name, reports, state=proposal.state)
+                return
             attempt = self._try(proposal, parent=parent, reports=reports, bench=bench, last=len(earlier) + 1 == self._recipe.attempts)
             if attempt.verdict is not None and attempt.verdict.decision is Decision.PROMOTE:
                 return

@@ -27,7 +27,7 @@ class GatewayModel:
         self._scenario = scenario
         self._temperature = temperature
 
-    def ask(self, messages: Sequence[Mapping[str, str]], *, purpose: str) -> str:
+    def ask(self, messages: Sequence[Mapping[str, str]], *, purpose: str, model: str = "") -> str:
         import openai  # a second of import time that a learner without work need not spend
 
         headers = {"x-reef-scenario": self._scenario, "x-reef-session": purpose}
@@ -36,7 +36,7 @@ class GatewayModel:
         ) as client:
             try:
                 given: dict[str, Any] = {} if self._temperature is None else {"temperature": self._temperature}
-                answer = client.chat.completions.create(model=self._model or "reef", messages=list(messages), **given)  # type: ignore[arg-type]
+                answer = client.chat.completions.create(model=model or self._model or "reef", messages=list(messages), **given)  # type: ignore[arg-type]
             except openai.OpenAIError as error:
                 raise UpstreamError(f"the model did not answer: {error}", hint="Is the upstream up? See `reef status`.") from error
         text = answer.choices[0].message.content if answer.choices else None

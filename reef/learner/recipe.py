@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -11,18 +11,20 @@ from pydantic import BaseModel
 
 from reef.artifacts.repository import ArtifactRepository
 from reef.experience.store import ExperienceStore
-from reef.types import Candidate, Component, Release, Report, Verdict
+from reef.learner.ground import TrainingGround
+from reef.types import JSON, Candidate, Component, Release, Report, Verdict
 
 
 class Model(Protocol):
     """A language model a recipe may ask; answers come through the gateway, recorded with origin ``proposer``."""
 
-    def ask(self, messages: Sequence[Mapping[str, str]], *, purpose: str) -> str:
+    def ask(self, messages: Sequence[Mapping[str, str]], *, purpose: str, model: str = "") -> str:
         """Return the text answered to ``messages``.
 
         Args:
             messages: chat messages, ``role`` and ``content``.
             purpose: names the call's session in the records, e.g. the batch it works on.
+            model: a name the gateway knows; empty: the default one.
 
         Raises:
             UpstreamError: no answer within the bound.
@@ -42,6 +44,14 @@ class Workbench:
     """Name of the coding agent whose harness evolves."""
     withheld: frozenset[str] = frozenset()
     """Sessions that held-out and sealed tasks were captured from: whoever proposes must not be shown them, nor what was said of them."""
+    chain: Callable[[], Sequence[Release]] = tuple
+    """Gives the scenario's releases, oldest first: what served when."""
+    head: Release | None = None
+    """What serves now: the parent, unless it moves meanwhile."""
+    state: Mapping[str, JSON] = field(default_factory=dict)
+    """What the recipe kept for the scenario, see :class:`Unreleased`."""
+    ground: TrainingGround | None = None
+    """For recipes that train weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +59,13 @@ class Batch:
     """The experience one step of learning starts from. Its reports are consumed when the step settles."""
 
     reports: tuple[Report, ...]
+    fresh: bool = False
+    """Whether the recipe left out by itself what is too old."""
+
+    @property
+    def consumes(self) -> tuple[str, ...]:
+        """What is consumed: the ids of the reports, or receipts where a recipe needs no reports."""
+        return tuple(report.id for report in self.reports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +85,15 @@ class Proposal:
     commit: str
     summary: str
     """One line a person reads: what changes and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreleased:
+    """Something was learned that changes nothing that serves, a critic say: the batch is consumed, and the recipe keeps a state."""
+
+    summary: str
+    state: Mapping[str, JSON]
+    """Given back as :attr:`Workbench.state`; written in the transaction that consumes the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +132,7 @@ class Recipe(ABC):
         """Pick the next batch from reports this recipe has not consumed; an empty Selection waits for more."""
 
     @abstractmethod
-    def propose(self, batch: Batch, *, parent: Release, earlier: Sequence[Attempt], bench: Workbench) -> Proposal:
+    def propose(self, batch: Batch, *, parent: Release, earlier: Sequence[Attempt], bench: Workbench) -> Proposal | Unreleased:
         """Write a candidate that starts from ``parent``.
 
         Args:
@@ -116,6 +142,7 @@ class Recipe(ABC):
 
         Raises:
             ProposalError: no usable candidate; the batch is settled without one.
+            ReefError: any other, say of a process that was killed: the batch stays as it is, and the step is tried again later.
         """
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
@@ -19,20 +19,13 @@ from reef.artifacts.tree import changed_paths
 from reef.artifacts.tree import content_id as content_id_of
 from reef.errors import Conflict, InvalidRequest, NotFound, StaleHead
 from reef.failpoints import reach
-from reef.releases import mirror, review, rows, schema, statements
+from reef.releases import mirror, review, rollout, rows, schema, statements
+from reef.releases.accepting import STATE_AFTER, accept
 from reef.releases.audit import Audit
 from reef.releases.publishing import publish, writing
 from reef.releases.store import ReleaseStore
 from reef.types import JSON, Candidate, CandidateState, Component, Content, Decision, Release, Tree, Verdict
 
-_STATE_AFTER = {
-    Decision.PROMOTE: CandidateState.RELEASED,
-    Decision.REJECT: CandidateState.REJECTED,
-    Decision.INCONCLUSIVE: CandidateState.INCONCLUSIVE,
-    Decision.NO_CHANGE: CandidateState.INCONCLUSIVE,
-}
-MAX_RECEIPTS = 100
-"""As many of those that caused a release are named in its commit."""
 _PROMOTABLE = (CandidateState.HELD, CandidateState.CANARY, CandidateState.INCONCLUSIVE)
 
 
@@ -43,11 +36,20 @@ class Controller(ReleaseStore):
         engine: the database, its tables created.
         artifacts: where the bytes are.
         hold: what a person has to look at before it is released: see :func:`reef.releases.review.why_held`.
+        plan: how what the gate promotes is rolled out.
     """
 
-    def __init__(self, engine: sa.Engine, artifacts: ArtifactRepository, *, hold: Sequence[str] = review.HELD_BY_DEFAULT) -> None:
+    def __init__(
+        self,
+        engine: sa.Engine,
+        artifacts: ArtifactRepository,
+        *,
+        hold: Sequence[str] = review.HELD_BY_DEFAULT,
+        plan: rollout.Plan = rollout.IMMEDIATE,
+    ) -> None:
         super().__init__(engine, artifacts)
         self._hold = tuple(hold)
+        self._plan = plan
 
     def ensure_scenario(self, name: str, *, starter: Tree) -> Release:
         """Create a scenario with ``starter`` as its release 1, unless it is there; return its head.
@@ -153,7 +155,7 @@ class Controller(ReleaseStore):
         state: Mapping[str, JSON] | None = None,
     ) -> Release | None:
         """Bring a candidate to its end, in one transaction: verdict and trials, state, consumed reports, recipe state and, where the
-        verdict is ``promote`` and nothing of it waits for a person, the release and the head. All of it or nothing.
+        verdict is ``promote`` and neither a person nor a canary comes before it, the release and the head. All of it or nothing.
 
         Args:
             candidate: as opened.
@@ -163,18 +165,20 @@ class Controller(ReleaseStore):
             state: the recipe's new state; None leaves it as it is.
 
         Returns:
-            The new release, or None where there is none: the verdict was another one, or the candidate is held.
+            The new release, or None where there is none: the verdict was another one, or the candidate is held or on canary.
 
         Raises:
             StaleHead: ``promote``, and the head is another one by now.
             Conflict: the candidate is settled already, its bytes are the head's, or a report was consumed by another settlement.
         """
 
-        state_after, reason = _STATE_AFTER[verdict.decision], verdict.reason
+        state_after, reason, planned = STATE_AFTER[verdict.decision], verdict.reason, None
 
         def settle(tx: sa.Connection) -> None:
             statements.move(tx, candidate.id, state_after, reason)
             rows.write_verdict(tx, candidate.id, verdict)
+            if planned is not None:
+                rollout.begin(tx, candidate, verdict, planned)
             reach("settle.verdict")
             statements.consume(tx, candidate.scenario, candidate.recipe, consumed, candidate=candidate.id)
             if state is not None:
@@ -184,12 +188,24 @@ class Controller(ReleaseStore):
             head = self.expect_head(candidate.scenario, expected_head)
             if held := self.why_held(candidate, head=head):
                 state_after, reason = CandidateState.HELD, f"waits for a person: {held} ({verdict.reason})"
+                planned = self._plan if self._plan.mode is rollout.Mode.SHADOW else None
+            elif self._plan.mode is not rollout.Mode.IMMEDIATE:
+                state_after, reason, planned = self._rolled_out(candidate, verdict)
         if state_after is not CandidateState.RELEASED:
             with writing(self.engine) as tx:
                 settle(tx)
             reach("candidate.settled")
             return None
-        return self._release(candidate, head, operation="train", verdict=verdict, message=verdict.reason, also=settle)
+        return accept(self, candidate, head, operation="train", verdict=verdict, message=verdict.reason, also=settle)
+
+    def _rolled_out(self, candidate: Candidate, verdict: Verdict) -> tuple[CandidateState, str, rollout.Plan | None]:
+        """What a promoted candidate becomes instead of a release."""
+        if self._plan.mode is rollout.Mode.SHADOW:
+            return CandidateState.HELD, f"answers recorded traffic, then waits for a person ({verdict.reason})", self._plan
+        if other := rollout.canary(self, candidate.scenario):
+            return CandidateState.HELD, f"waits for a person: {other.candidate.id} is on canary ({verdict.reason})", None
+        what = "installations" if Component.HARNESS in candidate.components else "sessions"
+        return CandidateState.CANARY, f"on canary for {self._plan.share:g} of the {what} ({verdict.reason})", self._plan
 
     def why_held(self, candidate: Candidate, *, head: Release) -> str:
         """Why a person has to look at a candidate before it can be released; empty where none has to."""
@@ -198,7 +214,7 @@ class Controller(ReleaseStore):
         return review.why_held(candidate, changed, hold=self._hold)
 
     def promote(self, candidate_id: str, *, reason: str = "") -> Release:
-        """Release a candidate after review: one that is held, or one that the gate could not decide on.
+        """Release a candidate after review: one that is held or on canary, or one that the gate could not decide on.
 
         Raises:
             NotFound: no such candidate.
@@ -221,8 +237,10 @@ class Controller(ReleaseStore):
 
         def settle(tx: sa.Connection) -> None:
             statements.move(tx, candidate_id, CandidateState.RELEASED, reviewed, after=_PROMOTABLE)
+            rollout.end(tx, candidate_id, {"ended_by": reviewed})
 
-        return self._release(
+        return accept(
+            self,
             candidate,
             head,
             operation="promote",
@@ -232,70 +250,19 @@ class Controller(ReleaseStore):
         )
 
     def reject(self, candidate_id: str, *, reason: str = "") -> Candidate:
-        """Refuse a held candidate, after review.
+        """Refuse a candidate that is held or on canary, after review.
 
         Raises:
             NotFound: no such candidate.
-            Conflict: it is not held.
+            Conflict: it is neither.
         """
         self.candidate(candidate_id)
         with writing(self.engine) as tx:
             said = f"rejected after review{': ' if reason else ''}{reason}"
             statements.move(tx, candidate_id, CandidateState.REJECTED, said, after=(CandidateState.HELD, CandidateState.CANARY))
+            rollout.end(tx, candidate_id, {"ended_by": said})
         reach("candidate.settled")
         return self.candidate(candidate_id)
-
-    def _release(
-        self,
-        candidate: Candidate,
-        head: Release,
-        *,
-        operation: str,
-        verdict: Verdict | None,
-        message: str,
-        also: Callable[[sa.Connection], None],
-    ) -> Release:
-        """Publish a candidate on top of ``head``: what it changes from it, the rest from the head."""
-        changed, before = candidate.components, head.components
-        if all(name in before and before[name].content_id == content.content_id for name, content in changed.items()):
-            raise Conflict(f"candidate {candidate.id} is the same as release {head.step}: no change", hint="Settle it as inconclusive.")
-        after = {**before, **changed}
-        harness = after.pop(Component.HARNESS.value)
-        said = f"{verdict.decision} {verdict.effect:+.3f} in {verdict.pairs} pairs" if verdict else "none"
-        with self.engine.connect() as connection:
-            receipts = statements.receipts(connection, candidate.reports, limit=MAX_RECEIPTS)
-        commit = self.artifacts.recommit(
-            harness.commit,
-            parents=[head.commit, *(content.commit for content in changed.values())],
-            message=f"{candidate.summary}\n\n{message}",
-            trailers={
-                "Reef-Scenario": candidate.scenario,
-                "Reef-Step": head.step + 1,
-                "Reef-Operation": operation,
-                "Reef-Component": tuple(changed),
-                "Reef-Base": candidate.base_step,
-                "Reef-Recipe": candidate.recipe,
-                "Reef-Candidate": candidate.id,
-                "Reef-Verdict": said,
-                "Reef-Report": candidate.reports,
-                "Reef-Receipt": receipts,
-                "Reef-Content-Id": tuple(content.content_id for content in changed.values()),
-            },
-        )
-        return publish(
-            self,
-            candidate.scenario,
-            expected_head=head.step,
-            also=also,
-            content_id=harness.content_id,
-            commit=commit,
-            operation=operation,
-            component=candidate.component,
-            recipe=candidate.recipe,
-            candidate=candidate.id,
-            summary=candidate.summary,
-            others=after,
-        )
 
     def rollback(self, scenario: str, step: int, *, expected_head: int | None = None) -> Release:
         """Publish the content of an earlier release again, as a new step.
@@ -333,11 +300,17 @@ class Controller(ReleaseStore):
             others=target.others,
         )
 
-    def consume(self, scenario: str, recipe: str, reports: Sequence[str]) -> None:
-        """Note reports a recipe passes over for good; those it has consumed already stay as they are."""
+    def consume(self, scenario: str, recipe: str, reports: Sequence[str], *, state: Mapping[str, JSON] | None = None) -> None:
+        """Note reports a recipe is done with, without a candidate; those it has consumed already stay as they are.
+
+        Args:
+            state: the recipe's new state; None leaves it as it is.
+        """
         with writing(self.engine) as tx:
             there = statements.consumed(tx, recipe, reports)
             statements.consume(tx, scenario, recipe, [report for report in reports if report not in there], candidate=None)
+            if state is not None:
+                statements.write_state(tx, scenario, recipe, state)
 
     def set_recipe_state(self, scenario: str, recipe: str, state: Mapping[str, JSON]) -> None:
         """Replace a recipe's state outside a settlement."""

@@ -1,6 +1,7 @@
 """The tables of releases.
 
-The database itself refuses to change or delete a release, a verdict or a trial, and to move a head otherwise than to the next step.
+The database itself refuses to change or delete a release, a verdict, a trial or a look at the sealed tasks, and to move a head otherwise
+than to the next step.
 """
 
 from __future__ import annotations
@@ -69,6 +70,20 @@ candidates = sa.Table(
     sa.Index("candidates_by_state", "state"),
 )
 
+rollouts = sa.Table(
+    "rollouts",
+    metadata,
+    sa.Column("candidate", sa.Text, sa.ForeignKey("candidates.id"), primary_key=True),
+    sa.Column("mode", sa.Text, nullable=False),  # canary or shadow
+    sa.Column("terms", sa.JSON, nullable=False),  # what was planned: see `reef.releases.rollout`
+    sa.Column("started_at", sa.Float, nullable=False),
+    sa.Column("ended_at", sa.Float),
+    sa.Column("finding", sa.JSON),  # what came out of it
+)
+"""How a candidate that the gate promoted is tried on live or recorded traffic. Under way while it is in its state, canary or held, and
+nothing was found."""
+announce(rollouts)
+
 verdicts = sa.Table(
     "verdicts",
     metadata,
@@ -110,8 +125,58 @@ trials = sa.Table(
     sa.Column("setting", sa.Text, nullable=False),
     sa.Column("tokens", sa.BigInteger, nullable=False),
     sa.Column("cost", sa.Float, nullable=False),
+    sa.Column("grading_tokens", sa.BigInteger, nullable=False),  # those of them that the grader's model took
+    sa.Column("grading_cost", sa.Float, nullable=False),
     sa.Index("trials_by_content", "content_id"),
 )
+
+replays = sa.Table(
+    "replays",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("scenario", sa.Text, sa.ForeignKey("scenarios.name"), nullable=False),
+    sa.Column("session", sa.Text, nullable=False),
+    sa.Column("candidate", sa.Text, sa.ForeignKey("candidates.id")),  # none: the head
+    sa.Column("asked_at", sa.Float, nullable=False),
+    sa.Column("answered_at", sa.Float),
+    sa.Column("finding", sa.JSON),
+)
+"""Sessions that somebody wants to be answered again, and what came of it."""
+
+sealed_looks = sa.Table(
+    "sealed_looks",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("scenario", sa.Text, nullable=False),
+    sa.Column("step", sa.Integer, nullable=False),
+    sa.Column("against", sa.Integer, nullable=False),
+    sa.Column("pairs", sa.Integer),
+    sa.Column("asked_at", sa.Float, nullable=False),
+    sa.ForeignKeyConstraint(["scenario", "step"], ["releases.scenario", "releases.step"]),
+    sa.ForeignKeyConstraint(["scenario", "against"], ["releases.scenario", "releases.step"]),
+)
+
+sealed_answers = sa.Table(
+    "sealed_answers",
+    metadata,
+    sa.Column("look", sa.Text, sa.ForeignKey("sealed_looks.id"), primary_key=True),
+    sa.Column("answered_at", sa.Float, nullable=False),
+    sa.Column("error", sa.Text, nullable=False),
+    sa.Column("verdict", sa.JSON),  # with its trials
+)
+
+staged = sa.Table(
+    "staged",
+    metadata,
+    sa.Column("engine", sa.Text, primary_key=True),  # its URL
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("scenario", sa.Text, nullable=False),
+    sa.Column("step", sa.Integer),  # none: a candidate's
+    sa.Column("there", sa.Boolean, nullable=False),
+    sa.Column("at", sa.Float, nullable=False),
+)
+"""The weights that engines have or had: see `reef.releases.staging`."""
+announce(staged)
 
 pins = sa.Table(
     "pins",
@@ -173,6 +238,8 @@ for _table, _verbs in (
     (releases, ("UPDATE", "DELETE")),
     (verdicts, ("UPDATE", "DELETE")),
     (trials, ("UPDATE", "DELETE")),
+    (sealed_looks, ("UPDATE", "DELETE")),
+    (sealed_answers, ("UPDATE", "DELETE")),
     (heads, ("DELETE",)),
 ):
     for _verb in _verbs:

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from reef.errors import Conflict, NotFound, StaleHead
-from reef.experience.schema import consumptions, report_references
+from reef.experience.schema import consumptions, records, report_references
 from reef.failpoints import reach
 from reef.releases import rows, schema
 from reef.types import JSON, CandidateState, Release
@@ -104,10 +104,12 @@ def consumed(tx: sa.Connection, recipe: str, reports: Sequence[str]) -> set[str]
 
 
 def receipts(connection: sa.Connection, reports: Sequence[str], *, limit: int) -> tuple[str, ...]:
-    """The receipts that reports quote, the first ones of many."""
+    """The receipts that reports quote, the first ones of many. A receipt among the reports stands for itself."""
     table = report_references
+    own = set(connection.execute(sa.select(records.c.id).where(records.c.id.in_(reports[:_MAX_VARIABLES]))).scalars())
     query = sa.select(table.c.record).where(table.c.report.in_(reports[:_MAX_VARIABLES])).order_by(table.c.report, table.c.position)
-    return tuple(dict.fromkeys(connection.execute(query.limit(limit)).scalars()))
+    quoted = connection.execute(query.limit(limit)).scalars()
+    return tuple(dict.fromkeys([*(report for report in reports if report in own), *quoted]))[:limit]
 
 
 def write_state(tx: sa.Connection, scenario: str, recipe: str, state: Mapping[str, JSON]) -> None:

@@ -11,6 +11,7 @@ from yarl import URL
 from reef.config import DIALECTS, UpstreamConfig
 from reef.errors import InvalidRequest, UpstreamError, UpstreamTimeout
 from reef.serving import http1
+from reef.serving.engine import notes
 from reef.serving.upstream import MAX_ANSWER_BYTES, Answer, Headers, Upstream
 
 MOST_HEADS = 256
@@ -134,10 +135,11 @@ class HTTPUpstream(Upstream):
                 hint=f"{self.config.connect_timeout_s:g} s to connect, {self.config.timeout_s:g} s of silence (upstream.timeout_s).",
             ) from None
         except (http1.Unreachable, http1.Broken) as error:
-            raise UpstreamError(
-                f"{self.url} cannot be reached: {error}", hint="Is the model server running, and is upstream.url right?"
-            ) from error
+            raise self._unreachable(error) from error
         return HTTPAnswer(response, where=self.where)
+
+    def _unreachable(self, error: Exception) -> UpstreamError:
+        return UpstreamError(f"{self.url} cannot be reached: {error}", hint="Is the model server running, and is upstream.url right?")
 
     def _head(self, method: str, path: str, query: bytes, headers: Mapping[str, str]) -> bytes:
         """Request line and headers, but for the length of the body. Most requests have the same as others before."""
@@ -185,6 +187,9 @@ class VLLMUpstream(HTTPUpstream):
 
     SPEAKS = DIALECTS
     GIVES_TOKENS = True
+
+    def _unreachable(self, error: Exception) -> UpstreamError:
+        return notes.refusal(self.name) or super()._unreachable(error)
 
 
 class RehearsalUpstream(HTTPUpstream):

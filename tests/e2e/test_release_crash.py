@@ -28,8 +28,11 @@ from reef import failpoints
 from reef.artifacts.folders import take_in
 from reef.errors import Conflict, ReefError, StaleHead
 from reef.experience.schema import consumptions
-from reef.releases import gc
+from reef.releases import gc, rollout
+from reef.releases.canary_end import conclude
+from reef.releases.controller import Controller
 from reef.releases.imports import bring_in
+from reef.releases.rollout import Mode, Plan
 from reef.types import CandidateState, Component, Decision, File
 
 PUBLISHERS = 10
@@ -46,6 +49,19 @@ def settle(decision: Decision) -> Callable[[Bench, Path], None]:
         candidate = bench.controller.candidate(only(bench, CandidateState.PROPOSED))
         head = bench.controller.head("default").step
         bench.controller.settle(candidate, verdict(decision), expected_head=head, consumed=("r1", "r2"), state={"n": 1})
+
+    return run
+
+
+def settle_on_canary(bench: Bench, folder: Path) -> None:
+    candidate = bench.controller.candidate(only(bench, CandidateState.PROPOSED))
+    controller = Controller(bench.engine, bench.artifacts, plan=Plan(mode=Mode.CANARY))
+    controller.settle(candidate, verdict(Decision.PROMOTE), expected_head=2, consumed=("r1", "r2"), state={"n": 1})
+
+
+def end_canary(decision: Decision) -> Callable[[Bench, Path], None]:
+    def run(bench: Bench, folder: Path) -> None:
+        conclude(bench.controller, only(bench, CandidateState.CANARY), verdict(decision))
 
     return run
 
@@ -78,6 +94,9 @@ def collect(bench: Bench, folder: Path) -> None:
 OPERATIONS: dict[str, Callable[[Bench, Path], None]] = {
     "settle, promoted": settle(Decision.PROMOTE),
     "settle, rejected": settle(Decision.REJECT),
+    "settle, on canary": settle_on_canary,
+    "canary survives": end_canary(Decision.PROMOTE),
+    "canary is rolled back": end_canary(Decision.REJECT),
     "propose": propose,
     "rollback": roll_back,
     "promote": promote,
@@ -91,6 +110,9 @@ POINTS = {
         "release.refs",
     ),
     "settle, rejected": ("candidate.moved", "settle.verdict", "settle.consumed", "settle.state", "candidate.settled"),
+    "settle, on canary": ("candidate.moved", "settle.verdict", "settle.consumed", "settle.state", "candidate.settled"),
+    "canary survives": ("release.stored", "candidate.moved", "release.inserted", "release.committed", "release.refs"),
+    "canary is rolled back": ("candidate.moved", "candidate.settled"),
     "propose": ("candidate.inserted", "candidate.committed"),
     "rollback": ("release.stored", "release.inserted", "release.committed", "release.refs"),
     "promote": ("release.stored", "candidate.moved", "release.inserted", "release.committed", "release.refs"),
@@ -136,6 +158,9 @@ def prepare(folder: Path, operation: str) -> Bench:
     elif operation in ("promote", "reject"):
         candidate = bench.candidate("three", reports=("r1", "r2"), also=SETTINGS)
         bench.controller.settle(candidate, verdict(Decision.PROMOTE), expected_head=2, consumed=("r1", "r2"))
+    elif operation.startswith("canary"):
+        bench.candidate("three", reports=("r1", "r2"))
+        settle_on_canary(bench, folder)
     elif operation == "import":
         (folder / "checkpoint").mkdir()
         (folder / "checkpoint" / "config.json").write_text("{}")
@@ -170,7 +195,9 @@ def consistent(bench: Bench, *, published: bool) -> None:
     with bench.engine.connect() as connection:
         consumed = {row.report: row.candidate for row in connection.execute(sa.select(consumptions))}
     for candidate in bench.controller.candidates("default"):
-        settled = candidate.state in (CandidateState.RELEASED, CandidateState.REJECTED, CandidateState.HELD)
+        settled = candidate.state in (CandidateState.RELEASED, CandidateState.REJECTED, CandidateState.HELD, CandidateState.CANARY)
+        rolled_out = rollout.of(bench.controller, candidate.id)
+        assert rolled_out is None or (rolled_out.ended_at is None) == (candidate.state is CandidateState.CANARY)
         assert (bench.controller.verdict(candidate.id) is not None) == settled
         assert {report for report in candidate.reports if consumed.get(report) == candidate.id} == (
             set(candidate.reports) if settled else set()

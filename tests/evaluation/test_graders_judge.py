@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,14 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from episodes import command_runner
+from episodes import LocalRunner, command_runner, harness
 
+from reef.config import EvaluationConfig
 from reef.errors import ConfigError, GraderFault, UpstreamError
+from reef.evaluation.evaluator import Evaluator
+from reef.evaluation.gate import Gate, Terms
 from reef.evaluation.graders import Score
 from reef.evaluation.graders.judge import JudgeGrader, parse
+from reef.evaluation.trials import Tokens
+from reef.evaluation.verdicts import take
 from reef.gateway.auth import Auth
 from reef.learner.model import GatewayModel
-from reef.types import Origin, Task
+from reef.types import Decision, Origin, Task
 from tests.support.gateway import Service, service
 from tests.support.upstream import FakeUpstream, Reply, Seen, message, upstream, whole
 
@@ -125,3 +131,36 @@ def test_what_a_judge_says_is_taken_strictly(text: str, fine: bool) -> None:
         return
     with pytest.raises(ValueError):
         parse(text, keys=("score",))
+
+
+def test_what_a_judge_took_is_the_trials_and_counts_in_budgets_but_not_between_the_sides(tmp_path: Path) -> None:
+    task = Task("t", "Why?", "judge", {"rubric": "r"})
+    answered = '{"reason": "r", "score": 0.5}'
+
+    def reply(_seen: Seen) -> Reply:
+        usage = {"prompt_tokens": 30, "completion_tokens": 4, "total_tokens": 34}
+        return whole({**message(answered), "usage": usage})
+
+    def meter(session: str) -> Tokens:
+        found = gateway.state.store.records("default", session=session)
+        counts = [record.usage for record in found]
+        return Tokens(sum(count["prompt_tokens"] for count in counts), sum(count["completion_tokens"] for count in counts))
+
+    with upstream(reply) as fake, service(tmp_path, upstream=fake.url, auth=Auth(token="secret", trial="trial")) as gateway:
+        model = GatewayModel(url=gateway.url, token="trial", model="judge-1", scenario="default")
+        config = EvaluationConfig(max_pairs=9, max_tokens=100, parallel=1, price_in=1e6, min_effect=0.1)
+        runner = LocalRunner(lambda *_: "an answer")
+        verdict = Evaluator(runner=runner, tasks=[task], config=config, spent=0, meter=meter, model=model).judge(
+            scenario="default", candidate_id="c", candidate_tree=harness("new"), candidate_content_id="n",
+            head_tree=harness("old"), head_content_id="o", head_step=1, seed=1,
+        )  # fmt: skip
+    assert {(trial.tokens, trial.grading_tokens, trial.cost, trial.grading_cost) for trial in verdict.trials} == {(34, 34, 30.0, 30.0)}
+    assert verdict.reason.startswith("The budget of 100 tokens is used up")
+    assert len(fake.seen) == len(verdict.trials)
+    gate = Gate(Terms(alpha=0.05, min_effect=0.1, max_pairs=9, max_cost_ratio=1.5))
+    for trial in verdict.trials[:2]:  # an agent whose cost triples is not hidden by what grading both sides costs
+        assert trial.cost - trial.grading_cost == 0.0
+    while gate.decision is None:
+        sides = [dataclasses.replace(trial, score=float(trial.side == "candidate")) for trial in verdict.trials[:2]]
+        take(gate, [dataclasses.replace(side, cost=side.cost + 1.0 + 2.0 * side.score) for side in sides])
+    assert gate.decision is Decision.REJECT and "cost" in gate.reason

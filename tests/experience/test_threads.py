@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 
 from reef.experience import database, delta, ids, threads, traces
 from reef.experience.committer import Committer
+from reef.experience.known import Known
+from reef.experience.rows import Dismantler
 from reef.experience.store import ExperienceStore
 from reef.types import JSON, End, Record, TokenTrace
 from tests.experience.test_roundtrip import record
@@ -259,3 +261,56 @@ def test_a_failed_request_sent_again_after_a_restart_is_the_same_session(storage
     session = storage.session(failed)
     storage.restart()
     assert storage.session(replace(failed, id=ids.receipt(), started_at=failed.started_at + 5)) == session
+
+
+@given(st.lists(st.tuples(st.sampled_from(["add", "get"]), st.integers(0, 40)), max_size=200), st.integers(4, 16))
+def test_what_is_remembered_is_bounded_and_the_newest_of_it_is_there(steps: list[tuple[str, int]], size: int) -> None:
+    known: Known[int] = Known(size=size)
+    used: list[int] = []
+    for what, number in steps:
+        key = b"%d" % number
+        if what == "add":
+            known.discard(key)
+            known.add(key, number)
+        elif known.get(key) is None:
+            assert key not in used[-(size // 4) :]
+            continue
+        used = [other for other in used if other != key] + [key]
+        assert len(known) <= size
+        assert all(known.get(other) is not None for other in used[-(size // 4) :])
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 8)), max_size=60))
+def test_sessions_are_remembered_up_to_their_bound_and_the_one_in_use_whatever_its_size(steps: list[tuple[int, int]]) -> None:
+    sessions = threads.Sessions(turns=20)
+    remembered: dict[str, threads.Session] = {}
+    for number, (name, turns) in enumerate(steps):
+        session = sessions.get("default", str(name))
+        assert (session is None) == (str(name) not in remembered)
+        session = remembered[str(name)] = session or sessions.new("default", str(name))
+        turns_of = [b"%d-%d" % (number, place) for place in range(turns)]
+        session.add(threads.Thread(str(number), depth=0, names=turns_of), after=None)
+        forgotten = sessions.grew(session)
+        remembered = {key: value for key, value in remembered.items() if all(value is not other for other in forgotten)}
+        assert str(name) in remembered
+        assert sum(session.turns for session in remembered.values()) <= 20 or len(remembered) == 1
+
+
+def test_a_history_written_anew_for_each_request_leaves_nothing_behind() -> None:
+    session = threads.Session()
+    last = None
+    for number in range(1000):
+        thread = threads.Thread(str(number), depth=0, names=[b"rules", *(b"%d-%d" % (number, place) for place in range(9))])
+        session.add(thread, after=last)
+        last = thread
+    assert session.turns == 11
+    assert len(session._names) <= 2 * session.turns + threads.FEW
+
+
+def test_what_turns_mean_is_forgotten_with_their_session(storage: Storage) -> None:
+    dismantler = Dismantler(lambda _scenario, _session: [], lambda _opening: [], remember=100)
+    for number in range(200):
+        dismantler.rows([exchange([turn(f"{number}, {place}") for place in range(5)], answer=f"yes, {number}")])
+    assert len(dismantler._structure._meanings) <= 100
+    assert dismantler._sessions.get("default", "none") is None
+    assert sum(session.turns for session in dismantler._sessions._sessions.values()) <= 100

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
 
-from reef.gateway import wire
+from reef.gateway import bodies, wire
 from reef.gateway.auth import Auth
-from tests.support.gateway import CHAT, Service, service
+from tests.support.gateway import CHAT, Answer, Service, service
 from tests.support.upstream import FakeUpstream
 
 
@@ -73,6 +74,27 @@ def test_a_body_beyond_the_bound_is_a_413(gateway: Service, monkeypatch: pytest.
     assert response.status == 413
     assert b"too_large_error" in response.read()
     connection.close()
+
+
+@pytest.mark.parametrize("path", ["/reef/report", "/reef/sessions", "/healthz", "/nowhere"])
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_body_that_no_route_wants_that_large_is_refused_before_it_is_parsed(gateway: Service, path: str, declared: bool) -> None:
+    body = b'{"feedback": "' + b"x" * bodies.MOST_BYTES  # no JSON: whoever parses it says something else
+    connection = gateway.connect()
+    with contextlib.suppress(ConnectionError):  # it may be refused, and the rest not taken
+        connection.request("POST", path, iter([body[: 2**20]] * 17) if not declared else body, {"content-type": "application/json"})
+    answer = Answer(connection.getresponse())
+    connection.close()
+    assert (answer.status, answer.error["type"]) == (413, "too_large_error")
+    assert "16 MiB" in answer.error["message"]
+
+
+def test_a_large_report_and_a_larger_batch_have_room(gateway: Service) -> None:
+    receipt = gateway.chat().receipt
+    said = {"references": [receipt], "feedback": "y" * (bodies.MOST_BYTES - 1000)}
+    assert gateway.request("POST", "/reef/report", said).status == 201
+    line = {"request": {"model": "m", "messages": [{"role": "user", "content": "z" * (bodies.MOST_BYTES + 1000)}]}, "response": None}
+    assert gateway.request("POST", "/reef/records/batch", line).status == 200
 
 
 def test_unknown_paths_and_methods_are_json_too(gateway: Service) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from collections.abc import Iterator
@@ -13,7 +14,8 @@ import openai
 import pytest
 
 from reef.gateway.dialects import CHAT as CHAT_DIALECT
-from reef.gateway.keepalive import COMMENT
+from reef.gateway.exchange import Exchange
+from reef.gateway.keepalive import COMMENT, Delivery
 from reef.types import End, Record
 from tests.support import dialects
 from tests.support.gateway import CHAT, Service, service, until
@@ -203,3 +205,16 @@ def test_the_official_sdks_take_no_notice_of_comments(gateway: Service, fake: Fa
         model="m", max_tokens=9, messages=[{"role": "user", "content": "hi"}]
     ) as said:
         assert said.get_final_message().stop_reason == "tool_use"
+
+
+def test_an_exchange_is_gone_with_its_answer_and_waits_for_no_collector(gateway: Service) -> None:
+    gateway.chat({**CHAT, "stream": True})
+    gc.collect()
+    gc.disable()
+    try:
+        for path, body in BODIES.items():
+            gateway.request("POST", path, body)
+        left = [found for found in gc.get_objects() if isinstance(found, Exchange | Delivery)]
+        assert len(left) <= 1  # the last one, of which the server may hold the end
+    finally:
+        gc.enable()

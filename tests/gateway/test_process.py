@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from reef.experience.database import connect
 from reef.experience.store import ExperienceStore
 from reef.types import End
 from tests.support.gateway import CHAT, until
-from tests.support.upstream import FakeUpstream, greeting, stream, upstream
+from tests.support.upstream import FakeUpstream, chunk, greeting, stream, upstream
 
 
 class Running:
@@ -41,8 +42,8 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(state: Path, fake: FakeUpstream) -> Iterator[Running]:
-    config = configuration.load(upstream={"url": fake.url}, storage={"dir": str(state)})
+def running(state: Path, fake: FakeUpstream, **sections: dict[str, object]) -> Iterator[Running]:
+    config = configuration.load(upstream={"url": fake.url}, storage={"dir": str(state)}, **sections)
     read, write = os.pipe()
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -124,3 +125,34 @@ def refuses(port: int) -> bool:
     except OSError:
         return True
     return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="TCP_USER_TIMEOUT is of Linux alone")
+def test_a_client_that_takes_nothing_is_gone_after_a_while_and_its_upstream_stopped(tmp_path: Path, fake: FakeUpstream) -> None:
+    large = chunk({"content": "x" * 2**20})
+    with running(tmp_path / "state", fake, listen={"client_timeout_s": 1.0}) as service:
+        fake.replies = [stream(*[large] * 64, end="hang")]
+        body = json.dumps({**CHAT, "stream": True}).encode()
+        with socket.create_connection(("127.0.0.1", service.port)) as client:
+            client.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+            assert until(lambda: len(fake.seen) > 1 and fake.seen[1]).hung_up.wait(20)
+            store = ExperienceStore(connect(f"sqlite:///{tmp_path / 'state' / 'reef.db'}"))
+            records = until(lambda: len(found := store.records("default")) > 1 and found)
+        assert (records[-1].end, records[-1].status, records[-1].streamed) == (End.CLIENT_GONE, 200, True)
+        assert service.ask().status == 200
+
+
+def test_a_client_that_is_slow_but_takes_something_stays(tmp_path: Path, fake: FakeUpstream) -> None:
+    events = [chunk({"content": "x" * 2**20}) for _ in range(24)]
+    with running(tmp_path / "state", fake, listen={"client_timeout_s": 1.0}) as service:
+        fake.replies = [stream(*events, chunk({}, finish="stop"), b"data: [DONE]\n\n")]
+        connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=20)
+        connection.request("POST", "/v1/chat/completions", json.dumps({**CHAT, "stream": True}), {"content-type": "application/json"})
+        answer = connection.getresponse()
+        begun, size = time.monotonic(), 0
+        while piece := answer.read(2**18):
+            size += len(piece)
+            threading.Event().wait(0.02)  # what makes it slow
+        connection.close()
+        assert time.monotonic() - begun > 1.5
+        assert size > 24 * 2**20

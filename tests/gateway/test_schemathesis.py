@@ -33,6 +33,7 @@ from reef.experience.tokens import SCOPES
 from reef.gateway.auth import Auth
 from reef.gateway.openapi_access import SCOPE_KEY
 from reef.harness.tree import starter
+from reef.releases import replays, sealed
 from reef.types import File
 from tests.support import databases
 from tests.support.chain import publish
@@ -94,7 +95,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def settle(gateway: Service) -> World:
-    """A scenario with a record, a report, a candidate and a second release."""
+    """A scenario with a record, a report, a candidate, a second release, and what was asked of the learner."""
     body = {**CHAT, "messages": [{"role": "user", "content": f"Write the sum of 1 and 2 to {MARK}.txt"}]}
     theirs = {**ADMIN, "x-reef-scenario": "theirs"}
     receipt = gateway.request("POST", "/v1/chat/completions", body, {**theirs, "x-reef-session": "run"}).receipt
@@ -103,6 +104,8 @@ def settle(gateway: Service) -> World:
     release = publish(gateway.state.controller, {**starter(), "AGENTS.md": File(MARK.encode())}, scenario="theirs", summary=MARK)
     until(lambda: gateway.state.scenarios.heads["theirs"] == release.step)
     assert release.candidate is not None
+    look = sealed.ask(gateway.state.controller, "theirs")
+    replay = replays.ask(gateway.state.controller, "theirs", "run", candidate=release.candidate)
     tokens = {scope: issue(gateway, scope, scope) for scope in SCOPES}
     tokens["bound"] = issue(gateway, "bound", *SCOPES, scenario="mine")
     issue(gateway, "spare", "infer")
@@ -115,6 +118,8 @@ def settle(gateway: Service) -> World:
             "record": receipt,
             "report": report.json["agent_record_id"],
             "candidate": release.candidate,
+            "look": look.id,
+            "replay": replay.id,
             "token": "spare",
         },
         tokens=tokens,

@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
+from opentelemetry.semconv.attributes import error_attributes, http_attributes, server_attributes
+from opentelemetry.semconv.schemas import Schemas
 
 from reef import config as configuration
 from reef.errors import ConfigError
-from reef.gateway.tracing import CONVENTIONS, Tracing
+from reef.gateway.tracing import CONVENTIONS, PARAMETERS, PROVIDERS, Tracing
 from tests.support import dialects
 from tests.support.gateway import CHAT, Service, service
 from tests.support.upstream import FakeUpstream, greeting, stream, upstream
@@ -119,6 +122,25 @@ def test_an_exchange_is_one_span_after_the_conventions(tmp_path: Path, fake: Fak
     assert attributes(responses)["gen_ai.response.finish_reasons"] == ["completed"]
     for words in (SECRET, "hello", "hm, hm"):
         assert words.encode() not in b"".join(request.SerializeToString() for request in collector.requests)
+
+
+def test_names_and_values_are_those_of_the_conventions(tmp_path: Path, fake: FakeUpstream, collector: Collector) -> None:
+    names = {
+        value
+        for module in (gen_ai_attributes, server_attributes, http_attributes, error_attributes)
+        for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, str)
+    }
+    assert CONVENTIONS in {schema.value for schema in Schemas}
+    assert {*PARAMETERS.values()} <= names
+    assert {*PROVIDERS.values()} <= {value.value for value in gen_ai_attributes.GenAiProviderNameValues}
+    with traced(tmp_path, fake, collector) as gateway:
+        gateway.chat({**CHAT, "max_tokens": 9, "temperature": 0.5, "top_p": 1}, x_reef_session="run")
+        fake.replies = [dialects.whole({"error": {"message": "no"}}, status=429)]
+        gateway.chat({**CHAT, "stream": True})
+    told = [attributes(span) for span in collector.spans]
+    assert {name for span in told for name in span if not name.startswith("reef.")} <= names
+    assert {span["gen_ai.operation.name"] for span in told} <= {value.value for value in gen_ai_attributes.GenAiOperationNameValues}
 
 
 def test_a_failure_is_told_by_its_kind_alone(tmp_path: Path, fake: FakeUpstream, collector: Collector) -> None:

@@ -31,6 +31,8 @@ class MiniGateway:
         self.adapter: Adapter = PiAdapter()
         self.trees: list[Tree] = [starter()]
         self.token = ""
+        self.candidate = ""
+        """The newest tree is no release: it is this candidate, on canary for whoever asks."""
         self.answers: list[Any] = ["done"]
         self.requests: list[tuple[str, dict[str, str], Any]] = []
         self.damage: dict[str, Any] = {}
@@ -60,13 +62,16 @@ class MiniGateway:
 
     def head(self, step: int = 0) -> dict[str, Any]:
         step = step or len(self.trees)
-        return {"step": step, "content_id": content_id(self.trees[step - 1]), "summary": f"summary of {step}"}
+        told = {"step": step, "content_id": content_id(self.trees[step - 1]), "summary": f"summary of {step}"}
+        return {**told, "step": step - 1, "candidate": self.candidate} if self.candidate and step == len(self.trees) else told
 
     def get(self, path: str, query: dict[str, str]) -> tuple[int, str]:
         if path == "/reef/harness/head":
             self.hold.wait(30)
             return 200, json.dumps(self.head())
         if path == "/reef/harness/diff":
+            if "candidate" in query:
+                return 200, f"+new {query['candidate']}\n"
             return 200, f"-old {query['from']}\n+new {query['to']}\n"
         if path == "/reef/harness/install":
             return 200, install_script(self.adapter, url=self.url, scenario=query.get("scenario", "default"))

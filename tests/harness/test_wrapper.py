@@ -129,6 +129,34 @@ def test_each_run_is_a_session_of_its_own_and_sessions_of_the_agent_outlive_upda
     assert second["REEF_RELEASE"] == "2"
 
 
+def test_a_candidate_on_canary_is_offered_shown_run_and_left_again(client: Client, gateway: MiniGateway) -> None:
+    gateway.release(AGENTS_md="Better rules.\n")
+    gateway.candidate = "c-0123456789ab"
+    shown = client.on_a_terminal(("[Y/n/d(iff)]", "d\n"), ("[Y/n/d(iff)]", "y\n"))
+    assert "Reef update available: 1 → c-0123456789ab" in shown and "+new c-0123456789ab" in shown
+    assert "REEF_RELEASE=c-0123456789ab\n" in shown and "Better rules." in shown
+    assert gateway.called("/reef/sessions")[-1][1]["release"] is None
+    headers, _ = gateway.called("/reef/harness/head")[-1]
+    assert headers["x-reef-client"].startswith("client-") and headers["x-reef-client"] in client.run("status").stdout
+    assert "c-0123456789ab" in client.run("status").stdout
+    assert started_with(client.run("-p", "x").stdout)["REEF_RELEASE"] == "c-0123456789ab"
+    gateway.trees.pop()
+    gateway.candidate = ""
+    back = client.run("-p", "x", REEF_UPDATE="auto")
+    assert started_with(back.stdout)["REEF_RELEASE"] == "1" and "now at release 1" in back.stderr
+
+
+def test_a_candidate_that_became_a_release_is_not_fetched_again(client: Client, gateway: MiniGateway) -> None:
+    gateway.release(AGENTS_md="Better rules.\n")
+    gateway.candidate = "c-0123456789ab"
+    client.run("-p", "x", REEF_UPDATE="auto")
+    pulled = len(gateway.called("/reef/harness"))
+    gateway.candidate = ""
+    done = client.run("-p", "x")
+    assert started_with(done.stdout)["REEF_RELEASE"] == "2" and done.stderr == ""
+    assert len(gateway.called("/reef/harness")) == pulled
+
+
 def test_an_agent_that_refers_to_nothing_gets_key_and_headers_and_keeps_its_sessions(client: Client, gateway: MiniGateway) -> None:
     path = client.program.with_name("reef-pi.json")
     config = json.loads(path.read_text())
@@ -295,14 +323,14 @@ def test_old_releases_are_cleared_away(client: Client, gateway: MiniGateway) -> 
 
 
 def test_the_token_comes_from_the_environment_or_the_file_and_is_never_in_the_settings(client: Client, gateway: MiniGateway) -> None:
-    gateway.token = "t-1"
+    gateway.token = "s3cret-token"
     refused = client.run("update", check=False)
     assert refused.returncode == 1 and "export REEF_TOKEN" in refused.stderr
-    assert started_with(client.run("-p", "x", REEF_TOKEN="t-1").stdout)["REEF_API_KEY"] == "t-1"
-    (client.home / "token").write_text("t-1\n")
+    assert started_with(client.run("-p", "x", REEF_TOKEN="s3cret-token").stdout)["REEF_API_KEY"] == "s3cret-token"
+    (client.home / "token").write_text("s3cret-token\n")
     client.run("update")
-    assert started_with(client.run("-p", "x").stdout)["REEF_API_KEY"] == "t-1"
-    written = [path for path in client.home.rglob("*") if path.is_file() and path.name != "token" and b"t-1" in path.read_bytes()]
+    assert started_with(client.run("-p", "x").stdout)["REEF_API_KEY"] == "s3cret-token"
+    written = [path for path in client.home.rglob("*") if path.is_file() and path.name != "token" and b"s3cret-token" in path.read_bytes()]
     assert not written
 
 

@@ -47,9 +47,9 @@ class Service:
         """GET, and the JSON answered."""
         return self._send(urllib.request.Request(self.url + path), token)
 
-    def post(self, path: str, body: Any, *, token: str = "") -> Any:
+    def post(self, path: str, body: Any, *, token: str = "", headers: Mapping[str, str] | None = None) -> Any:
         """POST JSON, and the JSON answered."""
-        request = urllib.request.Request(self.url + path, data=json.dumps(body).encode())
+        request = urllib.request.Request(self.url + path, data=json.dumps(body).encode(), headers=dict(headers or {}))
         request.add_header("content-type", "application/json")
         return self._send(request, token)
 

@@ -158,6 +158,9 @@ class FakeUpstream:
         watch.add_done_callback(lambda done: None if done.cancelled() else seen.hung_up.set())
         try:
             return await self._send(reply, writer, watch)
+        except OSError:  # in the middle of what is sent
+            seen.hung_up.set()
+            raise
         finally:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)

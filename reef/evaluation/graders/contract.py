@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
@@ -44,8 +45,23 @@ class Model(Protocol):
     """A language model that a grader may ask, as `reef.learner.model.GatewayModel` is."""
 
     def ask(self, messages: Sequence[Mapping[str, str]], *, purpose: str) -> str:
-        """Return the text answered to chat messages, within a bound of time; UpstreamError where there is none."""
+        """Return the text answered to chat messages, within a bound of time; UpstreamError where there is none.
+
+        Args:
+            purpose: the session the exchange is recorded in.
+        """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _AskingAs:
+    """A model whose exchanges are all recorded in one session, whatever they are for."""
+
+    model: Model
+    session: str
+
+    def ask(self, messages: Sequence[Mapping[str, str]], *, purpose: str) -> str:
+        return self.model.ask(messages, purpose=self.session)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +115,7 @@ class Grader(ABC):
     Options: ClassVar[type[Options]]
     """What a task may say about it."""
     needs_model: ClassVar[bool] = False
+    """Whether it asks one. What it asks for a trial counts in the trial's tokens and cost, by the records of the trial's own session."""
 
     def __init__(self, options: Mapping[str, Any], *, model: Model | None = None) -> None:
         self.options: Any = self.Options.model_validate(dict(options))
@@ -118,6 +135,14 @@ class Grader(ABC):
             ConfigError: the grader is wrong, whatever the agent did.
             GraderFault: it could not do its work this time; both sides of the pair are run again.
         """
+
+    def asking_as(self, session: str) -> Self:
+        """The same grader, with what it asks its model recorded in ``session``."""
+        if self.model is None:
+            return self
+        other = copy.copy(self)  # one instance serves many trials at the same time
+        other.model = _AskingAs(self.model, session)
+        return other
 
     def never_told(self) -> Iterable[str]:
         """Texts that a candidate may not contain, or the trials would grade what it was told: expected answers, checks."""

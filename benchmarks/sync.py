@@ -1,0 +1,296 @@
+"""How long new weights take into a running engine, and how long its users wait for it.
+
+    python -m benchmarks.sync [--model smollm2-135m] [--updates 5] [--quick]
+
+One vLLM serves the model in the type of its weights while one request after another is streamed from it. Two other sets of weights
+(every tensor moved a little) are brought in by turns, each way that Reef has: `gloo` all of them, `gloo, changed` with the embedding left
+as it is, `disk` and `lora`. Per way the median of: seconds and bytes per second of staging, the whole update, the pause; and the
+longest gap between two streamed tokens during all updates, beside the longest without one. The limits of this machine for the same
+bytes: a copy in memory, writing to the disk with fsync, reading back what is in the page cache. Writes benchmarks/results/sync.csv
+and sync.svg.
+
+`--model` takes a folder, a name of `reef model list`, or `tiny`. `--quick` is tiny with two updates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import itertools
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.parts import figures
+from benchmarks.parts.vllm_server import server
+from reef.config import VLLMConfig
+from reef.serving.engine.client import EngineClient
+from reef.serving.models import tiny
+from reef.serving.sync.disk import DiskSync
+from reef.serving.sync.held import read_folder
+from reef.serving.sync.interface import Weights, WeightSync, weights_in
+from reef.serving.sync.lora import LoraSync
+from reef.serving.sync.transfer import TransferSync
+
+RESULTS = Path(__file__).resolve().parent / "results" / "sync.csv"
+NAME = "measured"
+QUIET_S = 3.0
+"""How long the stream is watched without an update."""
+TOKENS = 200
+EMBEDDING = "embed_tokens"
+
+
+class Reader:
+    """Streams one answer after another, and knows the longest gap between two tokens since it was asked last."""
+
+    def __init__(self, url: str) -> None:
+        self._address = urlsplit(url).netloc
+        self._stop = threading.Event()
+        self._longest = 0.0
+        self._lock = threading.Lock()
+        self.answers = 0
+        self.errors: list[str] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Reader:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def longest_gap(self) -> float:
+        """Since the last call, in seconds."""
+        with self._lock:
+            longest, self._longest = self._longest, 0.0
+        return longest
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._answer()
+                self.answers += 1
+            except (OSError, http.client.HTTPException, RuntimeError) as error:
+                self.errors.append(str(error))
+
+    def _answer(self) -> None:
+        body = {"model": NAME, "prompt": list(range(20, 40)), "max_tokens": TOKENS, "stream": True, "ignore_eos": True, "temperature": 0}
+        connection = http.client.HTTPConnection(self._address, timeout=120)
+        try:
+            connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise RuntimeError(answer.read().decode())
+            last = None
+            while line := answer.readline():
+                if line.startswith(b"data: {"):
+                    now = time.perf_counter()
+                    with self._lock:
+                        self._longest = max(self._longest, now - last) if last is not None else self._longest
+                    last = now
+        finally:
+            connection.close()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and write; not zero if a request failed."""
+    parser = argparse.ArgumentParser(prog="sync", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--updates", type=int, default=5)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.model, options.updates = "tiny", 2
+    with tempfile.TemporaryDirectory(prefix="reef-sync-") as name:
+        rows, errors = measure(Path(name), model=options.model, updates=options.updates)
+    rows = [{**row, "model": Path(options.model).name, "machine": figures.machine()} for row in rows]
+    for row in rows:
+        print("  ".join(f"{what} {value}" for what, value in row.items() if what not in ("model", "machine") and value != ""))
+    figures.write_csv(options.output, rows)
+    plot(rows, options.output.with_suffix(".svg"))
+    for error in errors:
+        print(f"a request failed: {error}")
+    return 1 if errors else 0
+
+
+def measure(folder: Path, *, model: str, updates: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """One line per way and per limit; and the requests that failed."""
+    base = model_folder(model, folder)
+    others = [moved(base, folder / f"all-{seed}", seed=seed, but="") for seed in (1, 2)]
+    frozen = [moved(base, folder / f"changed-{seed}", seed=seed, but=EMBEDDING) for seed in (1, 2)]
+    loras = [make_lora(base, folder / f"lora-{seed}", seed=seed) for seed in range(1, updates + 1)]
+    rows = limits(base, folder)
+    config = VLLMConfig(
+        model=str(base), name=NAME, dtype="auto", max_model_len=512, lora_slots=2, max_lora_rank=8, max_loras=updates + 2, tool_parser=""
+    )
+    with server(config, log=folder / "engine.log") as (client, _), Reader(client.url) as reader:
+        ways: dict[str, tuple[Callable[[EngineClient], WeightSync], list[Path]]] = {
+            "gloo": (lambda client: TransferSync([client], channel="gloo"), others),
+            "gloo, changed": (lambda client: TransferSync([client], channel="gloo"), frozen),
+            "disk": (lambda client: DiskSync([client], base=base), others),
+            "lora": (lambda client: LoraSync([client], keep=updates), loras),
+        }
+        steps = itertools.count(1)
+        for way, (make, folders) in ways.items():
+            sync = make(client)
+            if way == "gloo, changed":
+                update(sync, weights_in(folders[1], name=f"bench.{next(steps)}"), reader)  # so that the embedding is there
+            time.sleep(0.1)
+            reader.longest_gap()
+            time.sleep(QUIET_S)
+            without = reader.longest_gap()
+            measured = [
+                update(sync, weights_in(folders[number % len(folders)], name=f"bench.{next(steps)}"), reader) for number in range(updates)
+            ]
+            rows.append(line(way, measured, without=without))
+    return rows, reader.errors
+
+
+def update(sync: WeightSync, weights: Weights, reader: Reader) -> dict[str, float]:
+    """Bring weights in and see that they serve."""
+    reader.longest_gap()
+    started = time.perf_counter()
+    staged = sync.stage(weights)
+    swap = sync.activate(weights)
+    total = time.perf_counter() - started
+    sync.verify(weights)
+    time.sleep(0.3)  # the first tokens after it count too
+    return {
+        "stage_s": staged.seconds,
+        "bytes": staged.size_bytes,
+        "pause_s": swap.pause_s,
+        "update_s": total,
+        "gap_s": reader.longest_gap(),
+    }
+
+
+def line(way: str, measured: Sequence[dict[str, float]], *, without: float) -> dict[str, Any]:
+    """The medians of a way."""
+    middle = {key: statistics.median(row[key] for row in measured) for key in measured[0]}
+    return {
+        "way": way,
+        "bytes": int(middle["bytes"]),
+        "stage_s": round(middle["stage_s"], 4),
+        "mb_per_s": round(middle["bytes"] / middle["stage_s"] / 1e6, 1),
+        "update_s": round(middle["update_s"], 4),
+        "pause_s": round(middle["pause_s"], 4),
+        "longest_gap_s": round(max(row["gap_s"] for row in measured), 4),
+        "longest_gap_without_s": round(without, 4),
+    }
+
+
+def limits(base: Path, folder: Path) -> list[dict[str, Any]]:
+    """What this machine does with as many bytes and nothing else."""
+    import torch
+
+    tensors = list(read_folder(base).values())
+    size = sum(tensor.nbytes for tensor in tensors)
+    source = torch.ones(size, dtype=torch.uint8)
+    target = torch.zeros_like(source)
+    file = folder / "limit.bin"
+
+    def write() -> None:
+        with file.open("wb") as output:
+            output.write(memoryview(source.numpy()))
+            output.flush()
+            os.fsync(output.fileno())
+
+    def read() -> None:
+        with file.open("rb") as stored:
+            stored.readinto(memoryview(target.numpy()))
+
+    rows = []
+    for what, act in (("memcpy", lambda: target.copy_(source)), ("disk write", write), ("disk read, cached", read)):
+        seconds = min(clock(act) for _ in range(3))
+        rows.append({
+            "way": what, "bytes": size, "stage_s": round(seconds, 4), "mb_per_s": round(size / seconds / 1e6, 1), "update_s": "",
+            "pause_s": "", "longest_gap_s": "", "longest_gap_without_s": "",
+        })  # fmt: skip
+    file.unlink()
+    return rows
+
+
+def clock(act: Callable[[], object]) -> float:
+    """Seconds that it takes."""
+    started = time.perf_counter()
+    act()
+    return time.perf_counter() - started
+
+
+def model_folder(model: str, folder: Path) -> Path:
+    """Where the model lies; fetched if it is one of Reef's."""
+    if model == "tiny":
+        return tiny(folder / "tiny")
+    if Path(model).is_dir():
+        return Path(model).resolve()
+    from reef.serving.models.fetching import fetch
+
+    return fetch(model)
+
+
+def moved(base: Path, folder: Path, *, seed: int, but: str) -> Path:
+    """The model with every tensor moved a little, but for those whose name holds a word."""
+    import torch
+    from safetensors.torch import save_file
+
+    generator = torch.Generator().manual_seed(seed)
+    shutil.copytree(base, folder, ignore=shutil.ignore_patterns("*.safetensors", "*.index.json"))
+    tensors = {}
+    for name, tensor in read_folder(base).items():
+        noise = torch.randn(tensor.shape, generator=generator) * 1e-3
+        tensors[name] = tensor.clone() if but and but in name else (tensor.float() + noise).to(tensor.dtype)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def make_lora(base: Path, folder: Path, *, seed: int) -> Path:
+    """A random LoRA of rank 8 on the attention."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(seed)
+    config = LoraConfig(r=8, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(folder)
+    return folder
+
+
+def plot(rows: Sequence[dict[str, Any]], file: Path) -> None:
+    """Bytes per second beside the limits, and what users feel of an update."""
+    pyplot = figures.pyplot()
+    if pyplot is None:
+        return
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 2.8))
+    moving = [row for row in rows if row["way"] != "lora"]
+    bars = left.barh([row["way"] for row in moving], [row["mb_per_s"] for row in moving], height=0.6)
+    left.bar_label(bars, fmt="%.4g", padding=2, fontsize=7)
+    left.invert_yaxis()
+    left.set_xscale("log")
+    left.set_title("staging, MB/s, beside the limits", fontsize=9)
+    felt = [row for row in rows if row["pause_s"] != ""]
+    for offset, key, label in (
+        (-0.27, "longest_gap_without_s", "no update"),
+        (0.0, "longest_gap_s", "during updates"),
+        (0.27, "pause_s", "the pause"),
+    ):
+        shown = right.barh([place + offset for place in range(len(felt))], [row[key] for row in felt], height=0.25, label=label)
+        right.bar_label(shown, fmt="%.3g", padding=2, fontsize=6)
+    right.set_yticks(range(len(felt)), [row["way"] for row in felt])
+    right.invert_yaxis()
+    right.set_title("longest gap between two streamed tokens (s)", fontsize=9)
+    right.legend(fontsize=7, frameon=False)
+    figures.save(pyplot, figure, file)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
