@@ -35,6 +35,7 @@ def lora(model: Path, folder: Path, *, seed: int) -> Path:
 def gateway(own_engine: Running, tmp_path: Path) -> Iterator[Service]:
     vllm = {"attach": own_engine.url, "name": "tiny"}
     with service(tmp_path / "state", upstream="", serving={"vllm": vllm}, storage_section={"tokens": "always"}) as running:
+        until(lambda: "default" in running.state.scenarios.heads)
         yield running
 
 
