@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields
+from itertools import repeat
 from operator import attrgetter
 from typing import Any, Protocol, cast
 
@@ -88,6 +89,13 @@ class Committer:
             return [problem for record in records for problem in self.commit([record])]
         return [""] * len(records)
 
+    def commit_encoded(self, batch: bytes) -> list[str]:
+        """:meth:`commit` for what :func:`encode` wrote."""
+        found = decode(batch)
+        readable = [record for record in found if isinstance(record, Record)]
+        problems = iter(self.commit(readable) if readable else ())
+        return [record if isinstance(record, str) else next(problems) for record in found]
+
     def close(self) -> None:
         """Close the connection; the next batch opens one."""
         if self._connection is not None:
@@ -147,7 +155,7 @@ class InThread:
 
     def commit(self, records: Sequence[Record], texts: Sequence[Texts] = ()) -> asyncio.Future[list[str]]:
         """See :meth:`Storing.commit`."""
-        return asyncio.get_running_loop().run_in_executor(self._thread, self._committer.commit, decode(encode(records, texts)))
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._committer.commit_encoded, encode(records, texts))
 
     async def aclose(self) -> None:
         """See :meth:`Storing.aclose`."""
@@ -296,21 +304,37 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
 
 
 def encode(records: Sequence[Record], texts: Sequence[Texts] = ()) -> bytes:
-    """Records as JSON text: each a list of its fields, in their order."""
-    rows: list[list[Any]] = [list(_fields(record)) for record in records]
-    for row, written in zip(rows, texts, strict=bool(texts)):
-        for place, text in zip(_BODIES, written, strict=True):
-            if text is not None:
-                row[place] = orjson.Fragment(text)
+    """Records as they travel: each framed, and a JSON list of its fields in their order. One that cannot be read takes no other down."""
+    return b"".join([frame(_text(record, *written)) for record, written in zip(records, texts or repeat((None, None)), strict=bool(texts))])
+
+
+def decode(batch: bytes) -> list[Record | str]:
+    """The records :func:`encode` wrote; in the place of one that cannot be read the reason."""
+    found: list[Record | str] = []
+    at = 0
+    while at < len(batch):
+        (size,) = SIZE.unpack_from(batch, at)
+        at += SIZE.size + size
+        try:
+            found.append(_record(jsontext.loads(batch[at - size : at])))
+        except ValueError as error:
+            found.append(f"it cannot be read again: {error}")
+    return found
+
+
+def _text(record: Record, request: bytes | None, response: bytes | None) -> bytes:
+    row: list[Any] = list(_fields(record))
+    if request is not None:
+        row[_REQUEST] = orjson.Fragment(request)
+    if response is not None:
+        row[_RESPONSE] = orjson.Fragment(response)
     try:
-        return orjson.dumps(rows)
+        return orjson.dumps(row)
     except TypeError:  # something orjson refuses and clients send all the same
-        return jsontext.dumps([list(asdict(record).values()) for record in records])
-
-
-def decode(text: bytes) -> list[Record]:
-    """The records :func:`encode` wrote."""
-    return [_record(found) for found in jsontext.loads(text)]
+        try:
+            return jsontext.dumps(list(asdict(record).values()))
+        except RecursionError:
+            return b"it is nested too deeply"
 
 
 def _record(found: list[Any]) -> Record:
@@ -324,7 +348,7 @@ def _record(found: list[Any]) -> Record:
 
 _NAMES = [field.name for field in fields(Record)]
 _fields = attrgetter(*_NAMES)
-_BODIES = _NAMES.index("request"), _NAMES.index("response")
+_REQUEST, _RESPONSE = _NAMES.index("request"), _NAMES.index("response")
 _ORIGIN, _END, _TOKENS = _NAMES.index("origin"), _NAMES.index("end"), _NAMES.index("tokens")
 _ORIGINS = {origin.value: origin for origin in Origin}
 _ENDS = {end.value: end for end in End}

@@ -14,7 +14,7 @@ import orjson
 from reef import collector, failpoints
 from reef.errors import StorageError
 from reef.experience import database, schema  # noqa: F401 - registers its tables
-from reef.experience.committer import SIZE, Committer, decode, frame
+from reef.experience.committer import SIZE, Committer, frame
 
 
 def main() -> None:
@@ -25,10 +25,10 @@ def main() -> None:
         committer = Committer(database.connect(hello["url"]), redact=hello["redact"])
         collector.spare()
         while True:
-            records = decode(receive(stream))
+            batch = receive(stream)
             failpoints.reach("experience.received")
             try:
-                answer: dict[str, object] = {"problems": committer.commit(records)}
+                answer: dict[str, object] = {"problems": committer.commit_encoded(batch)}
             except StorageError as error:
                 answer = {"failed": error.message}
             stream.sendall(frame(orjson.dumps(answer)))

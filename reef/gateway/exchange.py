@@ -51,7 +51,7 @@ class Exchange:
         origin: Origin,
         body: dict[str, JSON],
         asked: dict[str, JSON],
-        text: bytes,
+        text: bytes | None,
         raw: bytes,
         headers: dict[bytes, bytes],
         query: bytes = b"",
@@ -67,7 +67,7 @@ class Exchange:
         self._origin = origin
         self._body = body
         self._text = text
-        """What the body was read from."""
+        """What the body was read from, where the record can have it as it is."""
         self._route = state.upstreams.route(dialect.name, asked.get("model"))
         self._upstream = self._route.where
         """Who is asked, or answered."""
@@ -190,13 +190,13 @@ class Exchange:
         self._time.back()
         parsed: JSON
         try:
-            parsed = jsontext.loads(body)
+            parsed, text = jsontext.loads_with_text(body)
             is_json = isinstance(parsed, dict)
         except ValueError:
-            parsed, is_json = body[:NO_ANSWER_BYTES].decode("utf-8", "replace"), False
+            parsed, text, is_json = body[:NO_ANSWER_BYTES].decode("utf-8", "replace"), None, False
         if self._capture is not None and is_json:
             self._capture.take(parsed)
-            body = jsontext.dumps(parsed)
+            body = text = jsontext.dumps(parsed)
         end, error = End.COMPLETE, ""
         if answer.status >= 300:
             end, error = End.UPSTREAM_ERROR, f"the upstream answered {answer.status}"
@@ -206,7 +206,7 @@ class Exchange:
             end, error = fault
         if self._begun:
             raise _Late(error or "the upstream answered as a whole where a stream was asked for", body=body, parsed=parsed)
-        await self._record(end, response=parsed, text=body if is_json else None, error=error)
+        await self._record(end, response=parsed, text=text, error=error)
         await wire.send_whole(send, status=answer.status, headers=[*answer.headers(), *self._own_headers()], body=body)
 
     async def _stream(self, answer: Answer, send: Send) -> None:

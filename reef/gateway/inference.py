@@ -60,9 +60,9 @@ class Inference:
         release, candidate = release_of(headers.get(b"x-reef-release"))
         raw = await wire.read_body(headers, receive)
         clock = time.perf_counter()
-        body = wire.json_object(raw)
+        body, text = wire.json_object(raw)
         state.scenarios.touch(scenario)
-        asked, text = body, raw
+        asked = body
         if state.routing.plans:
             candidate, asked, raw = state.routing.way(scenario, session, body, raw=raw, origin=caller.origin, candidate=candidate)
         return Exchange(

@@ -56,11 +56,15 @@ class Stager:
         threading.Thread(target=self._run, args=(interval_s,), name="staging", daemon=True).start()
 
     def _run(self, interval_s: float) -> None:
+        told = ""
         while not self._stop.wait(interval_s):
             try:
                 self.look()
+                told = ""
             except ReefError as error:
-                log.warning("weights wait for the engine", reason=error.message)
+                if error.message != told:  # an engine may be down for hours
+                    log.warning("weights wait for the engine", reason=error.message)
+                told = error.message
                 self._stop.wait(interval_s * 4)
             except Exception:  # a bug; one that is seen, and the next look may find another state
                 log.exception("staging failed")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 import uvloop
 
 from reef.errors import StorageError
-from reef.experience import committer, database, ids
+from reef.experience import committer, database, ids, jsontext
 from reef.experience.committer import Keeper, decode, encode
 from reef.experience.store import ExperienceStore
 from reef.experience.writer import Writer
@@ -57,6 +59,46 @@ def url(engine: sa.Engine) -> str:
 def test_records_cross_to_it_unchanged(content: str) -> None:
     sent = record(content)
     assert decode(encode([sent])) == [sent]
+
+
+def test_a_record_crosses_as_the_text_it_was_read_from() -> None:
+    sent = record("é 🪸")
+    texts = [(b' {"model": "m",\n "messages": []} ', None)]
+    assert decode(encode([sent], texts)) == [replace(sent, request={"model": "m", "messages": []})]
+
+
+def test_one_that_cannot_be_read_again_takes_no_other_down(engine: sa.Engine) -> None:
+    good, bad, fine = record("good"), record("bad"), record("fine")
+    none = (None, None)
+
+    async def run() -> list[str]:
+        keeper = Keeper(url(engine))
+        try:
+            return await keeper.commit([good, bad, fine], [none, (json.dumps(bad.request).encode("utf-16"), None), none])
+        finally:
+            await keeper.aclose()
+
+    first, second, third = asyncio.run(run())
+    assert (first, third) == ("", "")
+    assert "cannot be read" in second
+    store = ExperienceStore(engine)
+    assert [store.record(item.id) for item in (good, fine)] == [good, fine]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
+def test_the_text_of_what_only_the_standard_library_reads_is_not_taken(encoding: str) -> None:
+    value = {"content": "é 🪸"}
+    assert jsontext.loads_with_text(json.dumps(value, ensure_ascii=False).encode(encoding)) == (value, None)
+
+
+def test_nesting_that_nothing_can_write_is_told_of_its_record_alone() -> None:
+    deep: Any = []
+    for _ in range(5_000):
+        deep = [deep]
+    good = record("good")
+    found = decode(encode([replace(record("deep"), response=deep), good]))
+    assert isinstance(found[0], str)
+    assert found[1] == good
 
 
 def test_what_it_acknowledges_is_stored(engine: sa.Engine) -> None:
