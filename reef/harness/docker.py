@@ -92,7 +92,7 @@ def started(
     try:
         _do(arguments, timeout_s=_START_S, what=f"the image {image} does not start")
         asked = ["docker", "inspect", "--format", "{{.Config.WorkingDir}}", name]
-        workdir = _do(asked, timeout_s=_START_S, what=f"{image} cannot be looked at").strip() or "/"
+        workdir = _do(asked, timeout_s=_START_S, what=f"{image} cannot be looked at").strip()
         yield InContainer(name, root=root, workdir=workdir)
     finally:
         with contextlib.suppress(SandboxError):  # what root made there is to be removed by whom we are
@@ -110,7 +110,9 @@ class InContainer:
     def __init__(self, name: str, *, root: Path, workdir: str) -> None:
         self._name = name
         self._work = root / "work"
-        self._workdir = workdir
+        own = workdir not in ("", "/")
+        self._workdir = workdir if own else str(INSIDE / "work")  # which is mounted: nothing to copy
+        self._copied = {workdir: self._work} if own else {}
 
     def run(
         self,
@@ -121,8 +123,11 @@ class InContainer:
         gateway_socket: Path | None = None,
         folders: Mapping[str, Path] = _NO_FOLDERS,
     ) -> Completed:
-        """Run ``argv`` where the image says that work is done. One that does not end in time lives on until the container is removed."""
-        places = {**({self._workdir: self._work} if self._workdir != "/" else {}), **folders}
+        """Run ``argv`` where the image says that work is done, else in the workspace as it is mounted.
+
+        One that does not end in time lives on until the container is removed.
+        """
+        places = {**self._copied, **folders}
         if folders:  # whatever the agent put in their place
             _do(["docker", "exec", self._name, "rm", "-rf", *folders], timeout_s=_COPY_S, what="cannot make room in the container")
         for inside, outside in places.items():
