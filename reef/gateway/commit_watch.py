@@ -18,7 +18,8 @@ LISTEN_S = 0.5
 """How long PostgreSQL is listened to before a look whether to stop."""
 
 Refresh = Callable[[sa.Connection], None]
-"""Reads something anew. It is called in the watcher's thread, on the watcher's connection."""
+"""Reads something anew. It is called in the watcher's thread, and must read on the watcher's connection: in SQLite all of them then see
+one snapshot, and none takes what it read for newer than what another did."""
 
 
 class CommitWatch:

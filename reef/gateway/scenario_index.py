@@ -12,6 +12,7 @@ import structlog
 
 from reef.config import ScenariosConfig
 from reef.errors import InvalidRequest, NotFound
+from reef.releases import statements
 from reef.releases.controller import Controller
 from reef.releases.mirror import check_scenario_name
 from reef.types import Tree
@@ -112,7 +113,7 @@ class ScenarioIndex:
 
     async def start(self) -> None:
         """Read the heads, and create the configured scenarios."""
-        await asyncio.to_thread(self.refresh)
+        self._heads = await asyncio.to_thread(self._controller.scenarios)
         for name in self._config.names:
             self.touch(self.check_name(name))
 
@@ -120,9 +121,9 @@ class ScenarioIndex:
         """Wait for scenarios that are being created."""
         await asyncio.gather(*self._creating.values(), return_exceptions=True)
 
-    def refresh(self, _connection: sa.Connection | None = None) -> None:
+    def refresh(self, connection: sa.Connection) -> None:
         """Read the heads again."""
-        self._heads = self._controller.scenarios()
+        self._heads = statements.steps(connection)
 
     def _start_creating(self, name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(self._create(name), name=f"create scenario {name}")
@@ -135,7 +136,7 @@ class ScenarioIndex:
             return self._controller.ensure_scenario(name, starter=self._starter()).step
 
         step = await asyncio.to_thread(create)
-        self._heads = {name: step, **self._heads}
+        self._heads.setdefault(name, step)  # in place: the watcher's thread may have read newer heads meanwhile
 
     def _created(self, name: str, task: asyncio.Task[None]) -> None:
         del self._creating[name]  # after a failure the next use tries again

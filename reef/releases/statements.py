@@ -22,6 +22,12 @@ _MAX_VARIABLES = 900
 """Of one statement; some builds of SQLite allow no more than 999."""
 
 
+def steps(connection: sa.Connection) -> dict[str, int]:
+    """The step of each scenario's head, by name."""
+    found = connection.execute(sa.select(schema.heads.c.scenario, schema.heads.c.step).order_by(schema.heads.c.scenario))
+    return {row.scenario: row.step for row in found}
+
+
 def head(connection: sa.Connection, scenario: str) -> Release:
     """The release a scenario's head is at.
 

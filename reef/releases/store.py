@@ -27,8 +27,7 @@ class ReleaseStore:
     def scenarios(self) -> dict[str, int]:
         """The step of each scenario's head, by name."""
         with self.engine.connect() as connection:
-            found = connection.execute(sa.select(schema.heads.c.scenario, schema.heads.c.step).order_by(schema.heads.c.scenario))
-            return {row.scenario: row.step for row in found}
+            return statements.steps(connection)
 
     def head(self, scenario: str) -> Release:
         """The release that serves now.

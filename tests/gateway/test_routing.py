@@ -125,6 +125,21 @@ def test_what_survives_is_the_policy_of_all(gateway: Service) -> None:
     assert asked(gateway, "run-1") == "own"
 
 
+def test_heads_and_policies_are_read_from_one_snapshot(gateway: Service) -> None:
+    state = gateway.state
+    state.controller.promote(proposed(gateway, plan=PLAN).id)
+    state.watch.stop()
+    with state.engine.connect() as connection:
+        state.tokens.refresh(connection)  # here the snapshot begins
+        state.controller.rollback("default", 1)
+        for _ in range(2):
+            state.scenarios.refresh(connection)
+            state.routing.refresh(connection)
+            connection.rollback()
+    assert state.scenarios.heads["default"] == 3
+    assert not state.routing.plans, "the policy that was rolled back goes on"
+
+
 def test_weights_on_canary_are_asked_for_by_the_name_they_are_staged_under(gateway: Service) -> None:
     candidate = proposed(gateway, plan=PLAN, component=Component.MODEL)
     until(lambda: gateway.state.routing.plans)
