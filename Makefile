@@ -2,6 +2,7 @@
 SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
+WORKERS ?= 2
 
 .PHONY: demo demo-weights test test-model test-slow test-gpu lint bench soak install install-model clean
 .DEFAULT_GOAL := help
@@ -35,9 +36,12 @@ demo: .venv/installed ## Run the main job end to end (UPSTREAM= MODEL= KEY_ENV= 
 demo-weights: .venv/model ## A small model learns from its users on this machine's CPU, judged by the gate, beside a control
 	@$(BIN)/python -m recipes.sft.examples.demo_weights.demo $(ARGS)
 
-test: .venv/installed ## Run the tests (the real Pi, real git, real SQLite)
-	@echo "── running the tests"
-	@$(BIN)/python -m pytest $(ARGS)
+# 5: ARGS named tests of which none is of the one kind, or none of the other.
+test: .venv/installed ## Run the tests (the real Pi, real git, real SQLite; WORKERS= at a time)
+	@echo "── running the tests that hold this machine to a time, one after the other"
+	@$(BIN)/python -m pytest -m 'alone and not slow' $(ARGS) || [ $$? = 5 ]
+	@echo "── running all others, $(WORKERS) at a time"
+	@$(BIN)/python -m pytest -m 'not alone and not slow' -n $(WORKERS) --dist worksteal $(ARGS) || [ $$? = 5 ]
 	@echo "── passed. Next: make demo, make lint, or make bench"
 
 test-model: .venv/model ## Run the tests that need vLLM and torch (a real engine on this machine)

@@ -13,6 +13,23 @@ import sqlalchemy as sa
 from tests.support import databases
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share the engine stay together: two workers would start two, of three gigabytes each."""
+    for item in items:
+        if "tiny_engine" in getattr(item, "fixturenames", ()):
+            item.add_marker("alone")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_terminal() -> Iterator[None]:
+    """What commands print is as wide for everybody: who runs the tests, or pytest-xdist, may have said how wide a terminal is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COLUMNS", raising=False)
+        patch.delenv("LINES", raising=False)
+        yield
+
+
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[sa.URL]:
     """A PostgreSQL server. CI must have one; a developer's machine may do without."""

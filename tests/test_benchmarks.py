@@ -30,6 +30,7 @@ def lines(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(source))
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
 def test_the_gateway_benchmark_measures_and_judges(tmp_path: Path) -> None:
     file = tmp_path / "gateway.csv"
@@ -44,6 +45,7 @@ def test_the_gateway_benchmark_measures_and_judges(tmp_path: Path) -> None:
     assert "the bare pass-through's requests/s (bar ≥ 0.7)" in done.stdout
 
 
+@pytest.mark.alone
 def test_the_soak_loses_nothing(tmp_path: Path) -> None:
     file = tmp_path / "soak.csv"
     done = run("benchmarks.soak", "--quick", "--output", str(file))
@@ -124,6 +126,7 @@ def test_a_turn_costs_the_same_however_long_the_session(tmp_path: Path) -> None:
     assert costs["10/10"] < 1.1 * costs["2/10"]
 
 
+@pytest.mark.alone
 def test_the_chain_benchmark_measures(tmp_path: Path) -> None:
     file = tmp_path / "chain.csv"
     done = run("benchmarks.chain", "--quick", "--folder", str(tmp_path), "--output", str(file))
@@ -135,10 +138,22 @@ def test_the_chain_benchmark_measures(tmp_path: Path) -> None:
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed (make install-model)")
 def test_the_sync_benchmark_measures_every_way_and_fails_no_request(tmp_path: Path) -> None:
     file = tmp_path / "sync.csv"
-    command = [sys.executable, "-m", "benchmarks.sync", "--quick", "--output", str(file)]
+    command = [sys.executable, "-m", "benchmarks.sync", "--quick", "--only", "ways", "--output", str(file)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {row["way"]: row for row in lines(file)}
     assert rows.keys() == {"memcpy", "disk write", "disk read, cached", "gloo", "gloo, changed", "disk", "lora"}
     assert int(rows["gloo"]["bytes"]) > int(rows["gloo, changed"]["bytes"]) > int(rows["lora"]["bytes"]) > 0
     assert float(rows["gloo"]["pause_s"]) > 0 == float(rows["lora"]["pause_s"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed (make install-model)")
+def test_the_sync_benchmark_follows_reports_into_releases(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.sync", "--quick", "--only", "updates", "--output", str(tmp_path / "sync.csv")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    default, strict = lines(tmp_path / "sync_updates.csv")
+    assert float(default["update_s"]) > float(default["trained_s"]) > 0 < float(default["served_s"])
+    assert default["max_staleness"] == "18" and float(default["share"]) == 1  # no record is that old
+    assert strict["max_staleness"] == "0" and 0 < float(strict["share"]) <= 1

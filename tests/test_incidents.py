@@ -206,6 +206,7 @@ def trees() -> Iterator[tuple[Path, ast.Module]]:
             yield file.relative_to(ROOT), ast.parse(file.read_text(encoding="utf-8"))
 
 
+@pytest.mark.alone
 def test_many_clients_that_leave_at_once_hold_nobody_up(gateway: Service, fake: FakeUpstream) -> None:
     fake.replies = [Reply(silent=True, end="hang") if number % 2 else stream(greeting()[0], end="hang") for number in range(60)]
     leaving = []

@@ -29,6 +29,7 @@ def import_lines(
     from reef.cli.http import send
 
     total: dict[str, dict[str, int]] = {"stored": {}, "there": {}}
+    gone = 0
     headers = {"x-reef-scenario": scenario} if scenario else {}
     with _opened(file) as source:
         number = 1
@@ -42,10 +43,11 @@ def import_lines(
             for what, counts in total.items():
                 for kind, found in answer[what].items():
                     counts[kind] = counts.get(kind, 0) + found
+            gone += answer["gone"]
             number += count
             _show(f"{number - 1} lines")
     _show("", last=True)
-    print(f"{file}: {_told(total)}")
+    print(f"{file}: {_told(total)}" + (f"; {gone} of the records without their content, which retention had dropped" if gone else ""))
 
 
 def export_lines(
@@ -54,7 +56,8 @@ def export_lines(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The file to write; else standard output.")] = None,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Write every session, record and report as a line of JSON, for `reef import` or another program."""
+    """Write every session, record and report as a line of JSON, for `reef import` or another program. Of a record whose content retention
+    dropped what is left of it."""
     from reef.cli.http import fetch_parts, query
 
     parts = fetch_parts(url, "/reef/export" + query(scenario=scenario, session=session))

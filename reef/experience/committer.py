@@ -9,15 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import struct
 import subprocess
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, fields
-from itertools import repeat
-from operator import attrgetter
 from typing import Any, Protocol, cast
 
 import orjson
@@ -25,22 +21,17 @@ import sqlalchemy as sa
 
 from reef import failpoints
 from reef.errors import StorageError
-from reef.experience import database, jsontext, recall, statements
+from reef.experience import database, recall, statements
+from reef.experience.framing import SIZE, Buffer, Texts, decode, encode, frame
 from reef.experience.rows import Dismantler
 from reef.experience.structure import Stored
 from reef.experience.threads import Thread
-from reef.types import End, Origin, Record, TokenTrace
+from reef.types import Record
 
-SIZE = struct.Struct("!Q")
-"""What stands before each message between a gateway and its keeper."""
 STOP_S = 30.0
 MOST_TRIES = 5
 ANSWER_S = 60.0
 """Bound on one batch; longer than the 30 s a locked SQLite is waited for."""
-
-
-Texts = tuple[bytes | None, bytes | None]
-"""The JSON texts of a record's request and response, as far as there are any."""
 
 
 class Storing(Protocol):
@@ -71,26 +62,27 @@ class Committer:
     """
 
     def __init__(self, engine: sa.Engine, *, redact: bool = True) -> None:
-        self._engine = database.write(engine)
+        self._engine = engine
+        self._begin = database.BEGIN_WRITE if engine.dialect.name == "sqlite" else ""
+        self._refused = (sa.exc.OperationalError, engine.dialect.loaded_dbapi.OperationalError)
         self._dismantler = Dismantler(self._recall, self._recall_opening, redact=redact)
         self._inserts = statements.inserts(engine)
-        self._reads = engine
-        self._connection: sa.Connection | None = None
+        self._connection: sa.PoolProxiedConnection | None = None
 
     def commit(self, records: Sequence[Record]) -> list[str]:
         """See :meth:`Storing.commit`, without waiting for others. A record that cannot be stored does not take its neighbours down."""
         try:
             self._commit(records)
-        except sa.exc.OperationalError as error:  # disk full, locked beyond the time-out, I/O error: it is the same for all of them
-            raise StorageError(str(error.orig or error)) from error
+        except self._refused as error:  # disk full, locked beyond the time-out, I/O error: it is the same for all of them
+            raise StorageError(str(getattr(error, "orig", None) or error)) from error
         except Exception as error:  # noqa: BLE001 - told to the one caller whose record it was
             if len(records) == 1:
                 return [f"{type(error).__name__}: {error}"]
             return [problem for record in records for problem in self.commit([record])]
         return [""] * len(records)
 
-    def commit_encoded(self, batch: bytes) -> list[str]:
-        """:meth:`commit` for what :func:`encode` wrote."""
+    def commit_encoded(self, batch: Buffer) -> list[str]:
+        """:meth:`commit` for what :func:`encode` wrote, in one piece."""
         found = decode(batch)
         readable = [record for record in found if isinstance(record, Record)]
         problems = iter(self.commit(readable) if readable else ())
@@ -115,8 +107,8 @@ class Committer:
         try:
             rows = self._dismantler.rows(records)
             failpoints.reach("experience.rows")
-            with self._transaction() as tx:
-                self._inserts.run(tx, rows)
+            with self._transaction() as cursor:
+                self._inserts.run(cursor, rows)
                 failpoints.reach("experience.inserted")
             failpoints.reach("experience.committed")
         except BaseException:
@@ -125,20 +117,26 @@ class Committer:
             raise
 
     def _recall(self, scenario: str, session: str) -> list[Thread]:
-        with self._reads.connect() as tx:
+        with self._engine.connect() as tx:
             return recall.threads(tx, scenario, session)
 
     def _recall_opening(self, opening: bytes) -> list[Stored]:
-        with self._reads.connect() as tx:
+        with self._engine.connect() as tx:
             return recall.opening(tx, opening)
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sa.Connection]:
-        """A transaction on a connection that stays open from batch to batch until something goes wrong with it."""
+    def _transaction(self) -> Iterator[Any]:
+        """A transaction on a connection that stays open from batch to batch until something goes wrong with it; then it must be closed.
+
+        By the driver alone: SQLAlchemy's own transaction takes as long as to insert seven records.
+        """
         if self._connection is None:
-            self._connection = self._engine.connect()
-        with self._connection.begin():
-            yield self._connection
+            self._connection = self._engine.raw_connection()
+        cursor = self._connection.cursor()
+        if self._begin:  # other drivers begin by themselves
+            cursor.execute(self._begin)
+        yield cursor
+        self._connection.commit()
 
 
 class InThread:
@@ -155,7 +153,8 @@ class InThread:
 
     def commit(self, records: Sequence[Record], texts: Sequence[Texts] = ()) -> asyncio.Future[list[str]]:
         """See :meth:`Storing.commit`."""
-        return asyncio.get_running_loop().run_in_executor(self._thread, self._committer.commit_encoded, encode(records, texts))
+        batch = b"".join(encode(records, texts))
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._committer.commit_encoded, batch)
 
     async def aclose(self) -> None:
         """See :meth:`Storing.aclose`."""
@@ -205,7 +204,7 @@ class Keeper:
         if self.process is not None:
             await asyncio.to_thread(_reap, self.process)
 
-    async def _commit_first(self, batch: bytes) -> list[str]:
+    async def _commit_first(self, batch: Sequence[Buffer]) -> list[str]:
         """Store after connecting, which one of those who come now does."""
         try:
             async with self._connecting:
@@ -240,13 +239,13 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)
 
-    def send(self, batch: bytes) -> asyncio.Future[list[str]]:
-        """Send a batch; the future gets its answer, or what became of the process instead."""
+    def send(self, batch: Sequence[Buffer]) -> asyncio.Future[list[str]]:
+        """Send a batch, in pieces; the future gets its answer, or what became of the process instead."""
         answer: asyncio.Future[list[str]] = self._loop.create_future()
         self._waiting.append(answer)
         if self._alarm is None:
             self._alarm = self._loop.call_later(ANSWER_S, self._give_up)
-        self._transport.write(frame(batch))
+        self._transport.writelines([SIZE.pack(sum(map(len, batch))), *batch])
         return answer
 
     def data_received(self, data: bytes) -> None:
@@ -301,59 +300,3 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def encode(records: Sequence[Record], texts: Sequence[Texts] = ()) -> bytes:
-    """Records as they travel: each framed, and a JSON list of its fields in their order. One that cannot be read takes no other down."""
-    return b"".join([frame(_text(record, *written)) for record, written in zip(records, texts or repeat((None, None)), strict=bool(texts))])
-
-
-def decode(batch: bytes) -> list[Record | str]:
-    """The records :func:`encode` wrote; in the place of one that cannot be read the reason."""
-    found: list[Record | str] = []
-    at = 0
-    while at < len(batch):
-        (size,) = SIZE.unpack_from(batch, at)
-        at += SIZE.size + size
-        try:
-            found.append(_record(jsontext.loads(batch[at - size : at])))
-        except ValueError as error:
-            found.append(f"it cannot be read again: {error}")
-    return found
-
-
-def _text(record: Record, request: bytes | None, response: bytes | None) -> bytes:
-    row: list[Any] = list(_fields(record))
-    if request is not None:
-        row[_REQUEST] = orjson.Fragment(request)
-    if response is not None:
-        row[_RESPONSE] = orjson.Fragment(response)
-    try:
-        return orjson.dumps(row)
-    except TypeError:  # something orjson refuses and clients send all the same
-        try:
-            return jsontext.dumps(list(asdict(record).values()))
-        except RecursionError:
-            return b"it is nested too deeply"
-
-
-def _record(found: list[Any]) -> Record:
-    found[_ORIGIN] = _ORIGINS[found[_ORIGIN]]
-    found[_END] = _ENDS[found[_END]]
-    tokens = found[_TOKENS]
-    if tokens is not None:
-        found[_TOKENS] = TokenTrace(**{name: tuple(values) for name, values in tokens.items()})
-    return Record(*found)
-
-
-_NAMES = [field.name for field in fields(Record)]
-_fields = attrgetter(*_NAMES)
-_REQUEST, _RESPONSE = _NAMES.index("request"), _NAMES.index("response")
-_ORIGIN, _END, _TOKENS = _NAMES.index("origin"), _NAMES.index("end"), _NAMES.index("tokens")
-_ORIGINS = {origin.value: origin for origin in Origin}
-_ENDS = {end.value: end for end in End}
-
-
-def frame(data: bytes) -> bytes:
-    """One message as it travels: its size, then itself."""
-    return SIZE.pack(len(data)) + data

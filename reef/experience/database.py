@@ -17,6 +17,8 @@ DIGEST_BYTES = 20
 CONNECT_TIMEOUT_S = 10
 CHANGES = "reef_changes"
 """The PostgreSQL channel that tells of changes."""
+BEGIN_WRITE = "BEGIN IMMEDIATE"
+"""Of SQLite. Writers ask for the lock at once: a read upgraded to a write would fail with SQLITE_BUSY instead of waiting."""
 _ANNOUNCE = f"""
 CREATE OR REPLACE FUNCTION reef_announce() RETURNS trigger LANGUAGE plpgsql AS
 'BEGIN PERFORM pg_notify(''{CHANGES}'', TG_TABLE_NAME); RETURN NULL; END'
@@ -97,9 +99,8 @@ def _pragmas(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _begin(connection: sa.Connection) -> None:
-    """Writers ask for the lock at once: a read upgraded to a write would fail with SQLITE_BUSY instead of waiting."""
     immediate = connection.get_execution_options().get("reef_write", False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+    connection.exec_driver_sql(BEGIN_WRITE if immediate else "BEGIN")
 
 
 def write(engine: sa.Engine) -> sa.Engine:

@@ -5,12 +5,15 @@ Nothing is held for long: no transaction stays open while a slow reader reads, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
 from reef.experience import lines, reports, schema
-from reef.experience.store import ExperienceStore
+from reef.experience.reader import ContentGone, Reader
+from reef.experience.tombstones import KEPT
 
 PAGE = 20
 """Records read at once: some are megabytes long."""
@@ -19,15 +22,15 @@ PAGE = 20
 def export(engine: sa.Engine, *, scenario: str | None = None, session: str | None = None) -> Iterator[bytes]:
     """Every session, record and report, a line each; of all scenarios, or of one, or of one session.
 
-    What is stored meanwhile may be in it or not, but never a report without the records it quotes: one that quotes a record whose content
-    retention dropped is left out. So is a report on records of several sessions where only one of them is asked for.
+    Of a record whose content retention dropped there is a tombstone in its place: what quotes it is whole elsewhere too. What is stored
+    meanwhile may be in it or not, but never a report without the records it quotes. A report on records of several sessions is left out
+    where only one of them is asked for.
     """
-    store = ExperienceStore(engine)
     with engine.connect() as tx:
         newest = tx.execute(sa.select(sa.func.max(schema.reports.c.seq))).scalar() or 0
     for name in _scenarios(engine) if scenario is None else [scenario]:
         yield from _sessions(engine, name, session)
-        yield from _records(store, name, session)
+        yield from _records(engine, name, session)
         yield from _reports(engine, name, session, newest=newest)
 
 
@@ -46,18 +49,40 @@ def _sessions(engine: sa.Engine, scenario: str, session: str | None) -> Iterator
         last = page[-1]["id"]
 
 
-def _records(store: ExperienceStore, scenario: str, session: str | None) -> Iterator[bytes]:
-    after: int | str = 0
-    while page := store.records(scenario, session=session, after=after, limit=PAGE):
-        yield from map(lines.of_record, page)
-        after = page[-1].id
+def _records(engine: sa.Engine, scenario: str, session: str | None) -> Iterator[bytes]:
+    table = schema.records
+    query = sa.select(table).where(table.c.scenario == scenario)
+    if session is not None:
+        query = query.where(table.c.session == session)
+    last = 0
+    while True:
+        with engine.connect() as tx:
+            rows = tx.execute(query.where(table.c.seq > last).order_by(table.c.seq).limit(PAGE)).all()
+            page = list(_page(tx, rows))
+        yield from page
+        if len(rows) < PAGE:
+            return
+        last = rows[-1].seq
+
+
+def _page(tx: sa.Connection, rows: Sequence[sa.Row[Any]]) -> Iterator[bytes]:
+    reader = Reader(tx)
+    reader.add(row for row in rows if row.gone_at is None)
+    for row in rows:
+        if row.gone_at is None:
+            with contextlib.suppress(ContentGone):  # since the query
+                yield lines.of_record(reader.record(row._mapping))
+                continue
+        yield lines.of_tombstone(row._asdict() if row.gone_at is not None else _again(tx, row.id))
+
+
+def _again(tx: sa.Connection, record: str) -> dict[str, Any]:
+    return tx.execute(sa.select(*KEPT).where(schema.records.c.id == record)).one()._asdict()
 
 
 def _reports(engine: sa.Engine, scenario: str, session: str | None, *, newest: int) -> Iterator[bytes]:
     table, quoted, records = schema.reports, schema.report_references, schema.records
-    gone = sa.select(sa.literal(1)).join_from(quoted, records, records.c.id == quoted.c.record)
-    gone = gone.where(quoted.c.report == table.c.id, records.c.gone_at.is_not(None))
-    query = sa.select(table).where(table.c.scenario == scenario, table.c.seq <= newest, ~gone.exists())
+    query = sa.select(table).where(table.c.scenario == scenario, table.c.seq <= newest)
     if session is not None:
         mine = sa.select(quoted.c.report).join(records, records.c.id == quoted.c.record)
         mine = mine.where(records.c.scenario == scenario, records.c.session == session)

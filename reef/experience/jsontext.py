@@ -30,20 +30,6 @@ def loads(text: bytes | str) -> JSON:
             raise refusal from None
 
 
-def loads_with_text(text: bytes) -> tuple[JSON, bytes | None]:
-    """Read one JSON value, and the text itself where it can stand inside other JSON text as it is.
-
-    It cannot where only the standard library reads it: UTF-16 is among what that takes.
-
-    Raises:
-        ValueError: as :func:`loads`.
-    """
-    try:
-        return orjson.loads(text), text
-    except orjson.JSONDecodeError:
-        return loads(text), None
-
-
 def dumps(value: JSON) -> bytes:
     """Write one JSON value, compact, keys in their order."""
     try:

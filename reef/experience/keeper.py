@@ -14,7 +14,8 @@ import orjson
 from reef import collector, failpoints
 from reef.errors import StorageError
 from reef.experience import database, schema  # noqa: F401 - registers its tables
-from reef.experience.committer import SIZE, Committer, frame
+from reef.experience.committer import Committer
+from reef.experience.framing import SIZE, frame
 
 
 def main() -> None:
@@ -37,7 +38,7 @@ def main() -> None:
         return
 
 
-def receive(stream: socket.socket) -> bytes:
+def receive(stream: socket.socket) -> bytearray:
     """The next message.
 
     Raises:
@@ -47,7 +48,7 @@ def receive(stream: socket.socket) -> bytes:
     return _receive(stream, size)
 
 
-def _receive(stream: socket.socket, size: int) -> bytes:
+def _receive(stream: socket.socket, size: int) -> bytearray:
     data = bytearray(size)
     view = memoryview(data)
     got = 0
@@ -56,7 +57,7 @@ def _receive(stream: socket.socket, size: int) -> bytes:
         if count == 0:
             raise EOFError
         got += count
-    return bytes(data)
+    return data
 
 
 if __name__ == "__main__":

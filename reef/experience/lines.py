@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, Strict, StringConstraints, ValidationError
 
 from reef.errors import InvalidLine, InvalidRequest
-from reef.experience import jsontext
+from reef.experience import jsontext, tombstones
+from reef.experience.database import DIGEST_BYTES
 from reef.experience.dialects import token_counts
 from reef.experience.ids import digest
 from reef.experience.reports import MAX_REFERENCES, ReportDraft
@@ -55,10 +56,9 @@ class TokensLine(BaseModel):
         return TokenTrace(tuple(self.prompt_ids), tuple(self.completion_ids), tuple(array("f", self.logprobs)))
 
 
-class RecordLine(_Line):
-    """One exchange; see :class:`reef.types.Record`."""
+class _ExchangeLine(_Line):
+    """What is known of an exchange whether its content is there or gone."""
 
-    kind: Literal["record"] = "record"
     id: Id | None = None
     session: Name | None = None
     release: Step | None = None
@@ -70,13 +70,19 @@ class RecordLine(_Line):
     end: Annotated[End, Strict(False)] = End.COMPLETE
     status: Annotated[int, Field(ge=0, le=999)] = 200
     streamed: bool | None = None
-    request: dict[str, Any]
-    response: JSON
-    usage: dict[str, Annotated[int, Field(ge=0, lt=2**63)]] | None = None
     started_at: Seconds | None = None
     first_byte_ms: Milliseconds | None = None
     duration_ms: Milliseconds = 0.0
     error: Text = ""
+
+
+class RecordLine(_ExchangeLine):
+    """One exchange; see :class:`reef.types.Record`."""
+
+    kind: Literal["record"] = "record"
+    request: dict[str, Any]
+    response: JSON
+    usage: dict[str, Annotated[int, Field(ge=0, lt=2**63)]] | None = None
     tokens: TokensLine | None = None
 
     def named(self, scenario: str) -> str:
@@ -121,6 +127,24 @@ class RecordLine(_Line):
             if isinstance(at := told.get(key), int | float) and not isinstance(at, bool) and 0 < at < 1e11:
                 return float(at)
         return None
+
+
+class TombstoneLine(_ExchangeLine):
+    """What is left of an exchange whose content retention dropped; see :mod:`reef.experience.tombstones`."""
+
+    kind: Literal["tombstone"]
+    id: Id
+    started_at: Seconds
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
+    gone_at: Seconds
+    content_digest: Annotated[str, StringConstraints(pattern=rf"^[0-9a-f]{{{2 * DIGEST_BYTES}}}$")]
+
+    def row(self, scenario: str) -> dict[str, Any]:
+        """The columns it stands for, of those that are kept."""
+        own = self.model_dump(exclude={"kind", "scenario"})
+        own |= {"origin": self.origin.value, "end": self.end.value, "model": self.model or "", "streamed": bool(self.streamed)}
+        return {**own, "scenario": scenario, "content_digest": bytes.fromhex(self.content_digest)}
 
 
 class ReportLine(_Line):
@@ -171,7 +195,8 @@ class SessionLine(_Line):
     started_at: Seconds | None = None
 
 
-_KINDS: Mapping[str, type[RecordLine | ReportLine | SessionLine]] = {"record": RecordLine, "report": ReportLine, "session": SessionLine}
+AnyLine = RecordLine | TombstoneLine | ReportLine | SessionLine
+_KINDS: Mapping[str, type[AnyLine]] = {"record": RecordLine, "tombstone": TombstoneLine, "report": ReportLine, "session": SessionLine}
 
 
 class Line(NamedTuple):
@@ -179,7 +204,7 @@ class Line(NamedTuple):
 
     number: int
     scenario: str
-    value: RecordLine | ReportLine | SessionLine
+    value: AnyLine
 
 
 def read(text: bytes, *, first: int, scenario: str, in_lines: bool, most: int) -> list[Line]:
@@ -206,7 +231,9 @@ def read(text: bytes, *, first: int, scenario: str, in_lines: bool, most: int) -
         kind = value.get("kind", "record")
         shape = _KINDS.get(kind) if isinstance(kind, str) else None
         if shape is None:
-            raise InvalidLine(number, "kind: must be record, report or session", hint="A line without `kind` is a record.")
+            raise InvalidLine(
+                number, "kind: must be record, report or session, or a tombstone of an export", hint="A line without `kind` is a record."
+            )
         try:
             line = shape.model_validate(value)
         except ValidationError as error:
@@ -218,6 +245,12 @@ def read(text: bytes, *, first: int, scenario: str, in_lines: bool, most: int) -
 def of_record(record: Record) -> bytes:
     """A record as a line."""
     return _line("record", {name: getattr(record, name) for name in _RECORD_FIELDS})
+
+
+def of_tombstone(row: Mapping[str, Any]) -> bytes:
+    """What is left of a record as a line."""
+    kept = {column.name: row[column.name] for column in tombstones.KEPT}
+    return _line("tombstone", {**kept, "streamed": bool(row["streamed"]), "content_digest": bytes(row["content_digest"]).hex()})
 
 
 def of_report(report: Report) -> bytes:

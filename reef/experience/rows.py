@@ -181,16 +181,14 @@ class Dismantler:
         return redaction.redact(text.encode()).decode() if text and self._redacts else text
 
     def _compress(self, rows: Rows) -> None:
-        """Compress a batch in one call: each call gives the interpreter's lock away, and to get it back may take longer than the work."""
+        """Take the secrets out of a batch, and compress it."""
         written = [*rows.blobs.values(), *(row[DELTA] for row in rows.records)]
-        if not written:
-            return
-        texts: list[Any] = redaction.redact_all(written) if self._redacts else written
-        compressed = self._compressor.multi_compress_to_buffer(texts)
-        for place, name in enumerate(rows.blobs):
-            rows.blobs[name] = compressed[place].tobytes()
-        for place, row in enumerate(rows.records, start=len(rows.blobs)):
-            row[DELTA] = compressed[place].tobytes()
+        texts = iter(redaction.redact_all(written) if self._redacts else written)
+        compress = self._compressor.compress
+        for name in rows.blobs:
+            rows.blobs[name] = compress(next(texts))
+        for row in rows.records:
+            row[DELTA] = compress(next(texts))
 
     def _add_blob(self, text: bytes, rows: Rows) -> bytes:
         name = self._name(text) if len(text) <= LONGEST_NAMED else digest(text)

@@ -76,21 +76,17 @@ class Inserts:
     blobs: Insert
     records: Insert
 
-    def run(self, tx: sa.Connection, rows: Rows) -> None:
+    def run(self, cursor: Any, rows: Rows) -> None:
         """Insert a batch.
 
         Raises:
             BasesGone: a record that one of them is based on has lost its content. Nothing was inserted.
         """
-        cursor = tx.connection.cursor()
         now = time.time()
-        try:
-            self.bases.check(cursor, sorted(rows.bases))
-            # in the order of their names: two gateways that touch the same ones must not wait for each other
-            self.blobs.run(cursor, [(name, data, now, False) for name, data in sorted(rows.blobs.items())])
-            self.records.run(cursor, rows.records)
-        except tx.dialect.loaded_dbapi.OperationalError as error:
-            raise sa.exc.OperationalError("INSERT", None, error) from error
+        self.bases.check(cursor, sorted(rows.bases))
+        # in the order of their names: two gateways that touch the same ones must not wait for each other
+        self.blobs.run(cursor, [(name, data, now, False) for name, data in sorted(rows.blobs.items())])
+        self.records.run(cursor, rows.records)
 
 
 def inserts(engine: sa.Engine) -> Inserts:

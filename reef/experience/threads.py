@@ -60,7 +60,8 @@ class Session:
 
     def nearest(self, names: Sequence[bytes]) -> tuple[Thread, int] | None:
         """The thread that shares most turns with a prompt, and how many; None if none shares any."""
-        if self._names.isdisjoint(names):
+        known = self._names.intersection(names)
+        if not known:
             return None
         best: tuple[Thread, int] | None = None
         for thread in reversed(self.threads):
@@ -69,7 +70,7 @@ class Session:
             shared = size if grew else len(thread.places.keys() & set(names))
             if shared and (best is None or shared > best[1]):
                 best = thread, shared
-                if grew:
+                if grew or shared >= len(known):  # no other shares more
                     break
         return best
 

@@ -7,20 +7,20 @@ already with the same content is counted and passed over, so a file can be impor
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import RowMapping
 from sqlalchemy.dialects import postgresql, sqlite
 
 from reef import failpoints, redaction
 from reef.errors import Conflict, NotFound, ReefError, StorageError
-from reef.experience import jsontext, reports, schema
+from reef.experience import burying, jsontext, reports, schema
 from reef.experience.database import write
-from reef.experience.lines import Line, RecordLine, ReportLine, SessionLine
+from reef.experience.lines import AnyLine, Line, RecordLine, ReportLine, SessionLine, TombstoneLine
 from reef.experience.reader import Reader
 from reef.experience.reports import ReportDraft
 from reef.experience.tombstones import CONTENT, Digester
@@ -42,6 +42,8 @@ class Tally:
     """What was there already."""
     ids: list[str] = field(default_factory=list)
     """Of the records, in the order of the lines."""
+    gone: int = 0
+    """How many of the stored records are tombstones."""
 
 
 @dataclass
@@ -50,7 +52,7 @@ class _Plan:
 
     tally: Tally
     sessions: list[Line] = field(default_factory=list)
-    records: list[tuple[Line, Record]] = field(default_factory=list)
+    records: list[tuple[Line, Record | TombstoneLine]] = field(default_factory=list)
     reports: list[tuple[Line, ReportDraft]] = field(default_factory=list)
 
 
@@ -82,8 +84,8 @@ class Importer:
             if plan.sessions:
                 await asyncio.to_thread(self._store_sessions, plan.sessions)
                 tally.stored["sessions"] = len(plan.sessions)
-            for start in range(0, len(plan.records), GROUP):
-                await self._store_records(plan.records[start : start + GROUP], tally)
+            for dead, group in _groups(plan.records):  # in the order of the lines: reports quote in the order of the log
+                await (asyncio.to_thread(self._bury, group, tally) if dead else self._store_records(group, tally))
                 failpoints.reach("import.records")
             for line, draft in plan.reports:
                 try:
@@ -96,6 +98,20 @@ class Importer:
             so_far = ", ".join(f"{count} {what}" for what, count in tally.stored.items())
             raise StorageError(f"{error.message}; of this batch {so_far} were stored", hint=error.hint) from error
         return tally
+
+    def _bury(self, group: Sequence[tuple[Line, TombstoneLine]], tally: Tally) -> None:
+        try:
+            there = burying.bury(self._engine, [value.row(line.scenario) for line, value in group], redact=self._redact)
+        except sa.exc.OperationalError as error:
+            raise StorageError(f"records could not be stored: {error.orig}", hint="Free disk space or mend the database.") from error
+        tally.stored["records"] += len(group) - len(there)
+        tally.gone += len(group) - len(there)
+        tally.there["records"] += len(there)
+        if there:  # since they were looked at
+            found = self._read(sorted(there))
+            for line, value in group:
+                if value.id in there:
+                    self._check_same(line, value, found[value.id])
 
     async def _store_records(self, group: Sequence[tuple[Line, Record]], tally: Tally) -> None:
         results = await asyncio.gather(*(self._writer.record(record) for _, record in group), return_exceptions=True)
@@ -130,22 +146,23 @@ class Importer:
         return plan
 
     def _look_at_records(self, batch: Sequence[Line], known: dict[str, str], plan: _Plan) -> None:
-        new: dict[str, Record] = {}
-        there: list[tuple[Line, Record]] = []
+        new: dict[str, tuple[Line, Record | TombstoneLine]] = {}
+        there: list[tuple[Line, Record | TombstoneLine]] = []
         for line in batch:
-            if not isinstance(line.value, RecordLine):
+            if not isinstance(line.value, RecordLine | TombstoneLine):
                 continue
-            record = line.value.record(line.scenario)
+            record = line.value.record(line.scenario) if isinstance(line.value, RecordLine) else line.value
             plan.tally.ids.append(record.id)
             if record.id not in known and record.id not in new:
-                new[record.id] = record
+                new[record.id] = line, record
                 plan.records.append((line, record))
                 continue
             plan.tally.there["records"] += 1
             if line.value.id is None:  # its content is its id
                 continue
             if record.id in new:
-                self._check_same(line, record, new[record.id])
+                before, first = new[record.id]
+                self._check_same(line, record, first if isinstance(first, Record) else first.row(before.scenario))
             else:
                 there.append((line, record))
         for start in range(0, len(there), PAGE):
@@ -153,7 +170,7 @@ class Importer:
             stored = self._read([record.id for _, record in page])
             for line, record in page:
                 self._check_same(line, record, stored[record.id])
-        known.update({name: record.scenario for name, record in new.items()})
+        known.update({name: line.scenario for name, (line, _) in new.items()})
 
     def _look_at_reports(self, batch: Sequence[Line], known: dict[str, str], plan: _Plan) -> None:
         drafts = [(line, self._draft(line, line.value, known)) for line in batch if isinstance(line.value, ReportLine)]
@@ -204,7 +221,7 @@ class Importer:
             plan.tally.there["sessions"] += 1
 
     def _check_session(self, line: Line, session: str, plan: _Plan) -> None:
-        if any((record.scenario, record.session) == (line.scenario, session) for _, record in plan.records):
+        if any((of.scenario, record.session) == (line.scenario, session) for of, record in plan.records):
             return
         table = schema.records
         query = sa.select(table.c.id).where(table.c.scenario == line.scenario, table.c.session == session).limit(1)
@@ -212,12 +229,16 @@ class Importer:
             if tx.execute(query).first() is None:
                 raise _at(line, NotFound(f"session {session} of scenario {line.scenario} has no records", hint="Import its records first."))
 
-    def _check_same(self, line: Line, record: Record, found: Record | RowMapping) -> None:
+    def _check_same(self, line: Line, record: Record | TombstoneLine, found: Record | dict[str, Any]) -> None:
         """Refuse a line that says something else than the record that is there, or was until retention dropped its content.
 
         Raises:
             Conflict: it does.
         """
+        if isinstance(record, TombstoneLine):
+            if what := burying.differs(record.row(line.scenario), found, redact=self._redact):
+                raise _other(line, "record", record.id, what=what)
+            return
         assert isinstance(line.value, RecordLine)
         said = line.value.model_fields_set - {"kind", "id", "usage"} | {"scenario"}
         if not isinstance(found, Record):
@@ -235,13 +256,13 @@ class Importer:
         """Whether texts are equal, but for what is redacted. To look for secrets takes much longer than to compare."""
         return new == old or (self._redact and redaction.redact(new) == redaction.redact(old))
 
-    def _read(self, names: list[str]) -> dict[str, Record | RowMapping]:
+    def _read(self, names: list[str]) -> dict[str, Record | dict[str, Any]]:
         """Records that are there, read together: they have much in common. Of one whose content is gone, its row."""
         with self._engine.connect() as tx:
             rows = tx.execute(sa.select(schema.records).where(schema.records.c.id.in_(names))).all()
             reader = Reader(tx)
             reader.add(rows)
-            return {row.id: row._mapping if row.gone_at is not None else reader.record(row._mapping) for row in rows}
+            return {row.id: row._asdict() if row.gone_at is not None else reader.record(row._mapping) for row in rows}
 
     def _scenarios_of(self, names: Iterable[str]) -> dict[str, str]:
         """The scenario of each record that is there."""
@@ -278,16 +299,26 @@ class Importer:
             raise StorageError(f"sessions could not be stored: {error.orig}", hint="Free disk space or mend the database.") from error
 
 
+def _groups(records: Sequence[tuple[Line, Any]]) -> Iterator[tuple[bool, Sequence[tuple[Line, Any]]]]:
+    """What is stored together: some records, or some tombstones."""
+    for dead, members in itertools.groupby(records, key=lambda member: isinstance(member[1], TombstoneLine)):
+        run = list(members)
+        for start in range(0, len(run), GROUP):
+            yield dead, run[start : start + GROUP]
+
+
 def _names(batch: Sequence[Line]) -> Iterator[str]:
     """The ids of records that a batch brings or quotes."""
     for line in batch:
         if isinstance(line.value, RecordLine):
             yield line.value.named(line.scenario)
+        elif isinstance(line.value, TombstoneLine):
+            yield line.value.id
         elif isinstance(line.value, ReportLine):
             yield from line.value.references
 
 
-def _without_none(line: RecordLine | ReportLine | SessionLine) -> dict[str, JSON]:
+def _without_none(line: AnyLine) -> dict[str, JSON]:
     return line.model_dump(exclude={"kind", "scenario"}, exclude_none=True)
 
 

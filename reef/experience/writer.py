@@ -21,8 +21,9 @@ import structlog
 from reef import failpoints
 from reef.errors import ReefError, StorageError
 from reef.experience import reports, statements
-from reef.experience.committer import InThread, Storing, Texts
+from reef.experience.committer import InThread, Storing
 from reef.experience.database import write
+from reef.experience.framing import Texts
 from reef.types import Record, Report
 
 log = structlog.get_logger()

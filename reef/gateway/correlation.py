@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from reef.errors import InvalidRequest
+from reef.errors import InvalidRequest, NotFound
 from reef.gateway.scenario_index import NAME
+from reef.types import JSON
 
 AGENTS_OWN = (
     b"x-claude-code-session-id",  # Claude Code
@@ -36,6 +37,7 @@ def agents_own_session(headers: Mapping[bytes, bytes]) -> str:
 RELEASE = "^([1-9][0-9]{0,8}|c-[0-9a-f]{12})$"
 """What ``x-reef-release`` looks like, for those who send it."""
 _CANDIDATE = re.compile(rb"c-[0-9a-f]{12}")
+_CANDIDATES_WEIGHTS = re.compile(r"\.c-[0-9a-f]{12}$")
 
 
 def release_of(header: bytes | None) -> tuple[int | None, str | None]:
@@ -54,3 +56,13 @@ def release_of(header: bytes | None) -> tuple[int | None, str | None]:
         f"x-reef-release must be a whole number or a candidate, not {header[:40].decode('latin-1')!r}",
         hint="It is the step of the release that runs, or the id of the candidate on canary.",
     )
+
+
+def check_model(model: JSON) -> None:
+    """Refuse a user's request that names a candidate's weights: only trials reach what is not judged yet, and who is drawn for a canary.
+
+    Raises:
+        NotFound: it does.
+    """
+    if isinstance(model, str) and ".c-" in model and _CANDIDATES_WEIGHTS.search(model):
+        raise NotFound(f"the model {model} does not exist", hint="A candidate's weights serve nobody before they are released.")

@@ -35,7 +35,7 @@ class Counting:
         caller: Caller = scope[CALLER]
         caller.require("infer")
         raw = await wire.read_body(headers, receive)
-        body, _ = wire.json_object(raw)
+        body = wire.json_object(raw)
         route = self._state.upstreams.route(MESSAGES.name, body.get("model"))
         sent, _ = route.address(body, raw)
         path = COUNT_TOKENS.removeprefix("/v1")

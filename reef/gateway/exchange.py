@@ -51,7 +51,7 @@ class Exchange:
         origin: Origin,
         body: dict[str, JSON],
         asked: dict[str, JSON],
-        text: bytes | None,
+        text: bytes,
         raw: bytes,
         headers: dict[bytes, bytes],
         query: bytes = b"",
@@ -67,7 +67,7 @@ class Exchange:
         self._origin = origin
         self._body = body
         self._text = text
-        """What the body was read from, where the record can have it as it is."""
+        """What the body was read from."""
         self._route = state.upstreams.route(dialect.name, asked.get("model"))
         self._upstream = self._route.where
         """Who is asked, or answered."""
@@ -189,8 +189,9 @@ class Exchange:
         body = await answer.read()
         self._time.back()
         parsed: JSON
+        text: bytes | None
         try:
-            parsed, text = jsontext.loads_with_text(body)
+            parsed, text = jsontext.loads(body), body
             is_json = isinstance(parsed, dict)
         except ValueError:
             parsed, text, is_json = body[:NO_ANSWER_BYTES].decode("utf-8", "replace"), None, False

@@ -14,10 +14,11 @@ from starlette.types import Receive, Scope, Send
 from reef.errors import ReefError
 from reef.gateway import wire
 from reef.gateway.auth import CALLER, Caller
-from reef.gateway.correlation import agents_own_session, release_of
+from reef.gateway.correlation import agents_own_session, check_model, release_of
 from reef.gateway.dialects import Dialect
 from reef.gateway.exchange import Exchange
 from reef.gateway.scenario_index import check_name
+from reef.types import Origin
 
 if TYPE_CHECKING:
     from reef.gateway.state import GatewayState
@@ -60,9 +61,11 @@ class Inference:
         release, candidate = release_of(headers.get(b"x-reef-release"))
         raw = await wire.read_body(headers, receive)
         clock = time.perf_counter()
-        body, text = wire.json_object(raw)
+        body = wire.json_object(raw)
+        if caller.origin is Origin.USER:
+            check_model(body.get("model"))
         state.scenarios.touch(scenario)
-        asked = body
+        asked, text = body, raw
         if state.routing.plans:
             candidate, asked, raw = state.routing.way(scenario, session, body, raw=raw, origin=caller.origin, candidate=candidate)
         return Exchange(

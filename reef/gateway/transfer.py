@@ -46,6 +46,7 @@ class BatchAnswer(BaseModel):
     stored: Counts
     there: Counts = Field(description="What was there already, with the same content.")
     ids: list[str] = Field(description="Of the records, in the order of the lines.")
+    gone: int = Field(description="How many of the stored records are tombstones: retention had dropped their content elsewhere.")
 
 
 @router.post(
@@ -70,7 +71,7 @@ async def take_batch(
     tally = await Importer(state.engine, state.writer, redact=state.config.storage.redact).take(read)
     for name in {line.scenario for line in read}:
         state.scenarios.touch(name)
-    return BatchAnswer(stored=Counts(**tally.stored), there=Counts(**tally.there), ids=tally.ids)
+    return BatchAnswer(stored=Counts(**tally.stored), there=Counts(**tally.there), ids=tally.ids, gone=tally.gone)
 
 
 @router.get("/reef/export", response_class=StreamingResponse, responses={200: {"content": {LINES: {}}}})
@@ -80,7 +81,8 @@ def give_all(
     scenario: Annotated[str | None, Query(description="Only this one.")] = None,
     session: Annotated[str | None, Query(description="Only this agent run of it.")] = None,
 ) -> StreamingResponse:
-    """Every session, record and report, a JSON object a line, as `POST /reef/records/batch` takes them."""
+    """Every session, record and report, a JSON object a line, as `POST /reef/records/batch` takes them. Of a record whose content retention
+    dropped a tombstone."""
     state = request.app.state.reef
     scenario = scenario or caller.scenario or None
     if session is not None:

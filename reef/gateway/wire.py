@@ -52,22 +52,19 @@ async def read_body(headers: dict[bytes, bytes], receive: Receive) -> bytes:
             return b"".join(parts)
 
 
-def json_object(body: bytes) -> tuple[dict[str, JSON], bytes | None]:
+def json_object(body: bytes) -> dict[str, JSON]:
     """Parse a request's body.
-
-    Returns:
-        The object, and its text where that can stand in other JSON text, see :func:`reef.experience.jsontext.loads_with_text`.
 
     Raises:
         InvalidRequest: not JSON, or not an object.
     """
     try:
-        parsed, text = jsontext.loads_with_text(body)
+        parsed = jsontext.loads(body)
     except ValueError as error:
         raise InvalidRequest(f"the body is not JSON: {error}", hint="Send one JSON object, in UTF-8.") from None
     if not isinstance(parsed, dict):
         raise InvalidRequest(f"the body is a JSON {type(parsed).__name__}, not an object", hint='Send {"model": …, "messages": […]}.')
-    return parsed, text
+    return parsed
 
 
 async def send_whole(send: Send, *, status: int, headers: Headers, body: bytes) -> None:

@@ -11,7 +11,6 @@ from yarl import URL
 from reef.config import DIALECTS, UpstreamConfig
 from reef.errors import InvalidRequest, UpstreamError, UpstreamTimeout
 from reef.serving import http1
-from reef.serving.engine import notes
 from reef.serving.upstream import MAX_ANSWER_BYTES, Answer, Headers, Upstream
 
 MOST_HEADS = 256
@@ -180,16 +179,6 @@ class AnthropicUpstream(HTTPUpstream):
     """Anthropic's API, or a server that is like it."""
 
     SPEAKS = ANTHROPIC
-
-
-class VLLMUpstream(HTTPUpstream):
-    """vLLM's server: three dialects, and the ids and log-probabilities of every token."""
-
-    SPEAKS = DIALECTS
-    GIVES_TOKENS = True
-
-    def _unreachable(self, error: Exception) -> UpstreamError:
-        return notes.refusal(self.name) or super()._unreachable(error)
 
 
 class RehearsalUpstream(HTTPUpstream):

@@ -20,6 +20,7 @@ def reef(*arguments: str, cwd: Path | None = None, **environment: str) -> subpro
     )
 
 
+@pytest.mark.alone
 def test_help_answers_in_half_a_second() -> None:
     def seconds() -> float:
         began = time.monotonic()

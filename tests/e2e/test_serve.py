@@ -31,6 +31,7 @@ def reef(*arguments: str, url: str, token: str = "") -> subprocess.CompletedProc
     return subprocess.run([sys.executable, "-m", "reef", *arguments], capture_output=True, text=True, timeout=30, env=environment)
 
 
+@pytest.mark.alone
 def test_one_command_serves_within_three_seconds_and_stops_cleanly(tmp_path: Path) -> None:
     began = time.monotonic()
     with serving(tmp_path, *REHEARSAL) as service:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +15,12 @@ import sqlalchemy as sa
 import uvloop
 
 from reef.errors import StorageError
-from reef.experience import committer, database, ids, jsontext
-from reef.experience.committer import Keeper, decode, encode
+from reef.experience import committer, database, ids
+from reef.experience.committer import Keeper
+from reef.experience.framing import Texts, decode, encode
 from reef.experience.store import ExperienceStore
 from reef.experience.writer import Writer
-from reef.types import End, Origin, Record
+from reef.types import End, Origin, Record, TokenTrace
 
 
 def record(content: str) -> Record:
@@ -51,20 +53,30 @@ def engine(database_url: str) -> sa.Engine:
     return engine
 
 
+def crossed(records: list[Record], texts: Sequence[Texts] = ()) -> list[Record | str]:
+    return decode(b"".join(encode(records, texts)))
+
+
 def url(engine: sa.Engine) -> str:
     return engine.url.render_as_string(hide_password=False)
+
+
+@pytest.mark.parametrize("text", [None, b'{"model": "m"}'])
+def test_what_orjson_does_not_write_crosses_beside_what_has_its_text(text: bytes | None) -> None:
+    sent = replace(record("a lone surrogate \ud83e"), response={"content": "\ud83e"}, tokens=TokenTrace((1, 2), (3,), (-0.5,)))
+    assert crossed([sent], [(text, None)]) == [replace(sent, request={"model": "m"}) if text else sent]
 
 
 @pytest.mark.parametrize("content", ["plain é 🪸", "a lone surrogate \ud83e", '"quoted" \\ \x00'])
 def test_records_cross_to_it_unchanged(content: str) -> None:
     sent = record(content)
-    assert decode(encode([sent])) == [sent]
+    assert crossed([sent]) == [sent]
 
 
 def test_a_record_crosses_as_the_text_it_was_read_from() -> None:
     sent = record("é 🪸")
     texts = [(b' {"model": "m",\n "messages": []} ', None)]
-    assert decode(encode([sent], texts)) == [replace(sent, request={"model": "m", "messages": []})]
+    assert crossed([sent], texts) == [replace(sent, request={"model": "m", "messages": []})]
 
 
 def test_one_that_cannot_be_read_again_takes_no_other_down(engine: sa.Engine) -> None:
@@ -74,7 +86,7 @@ def test_one_that_cannot_be_read_again_takes_no_other_down(engine: sa.Engine) ->
     async def run() -> list[str]:
         keeper = Keeper(url(engine))
         try:
-            return await keeper.commit([good, bad, fine], [none, (json.dumps(bad.request).encode("utf-16"), None), none])
+            return await keeper.commit([good, bad, fine], [none, (b"{", None), none])
         finally:
             await keeper.aclose()
 
@@ -86,9 +98,9 @@ def test_one_that_cannot_be_read_again_takes_no_other_down(engine: sa.Engine) ->
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
-def test_the_text_of_what_only_the_standard_library_reads_is_not_taken(encoding: str) -> None:
-    value = {"content": "é 🪸"}
-    assert jsontext.loads_with_text(json.dumps(value, ensure_ascii=False).encode(encoding)) == (value, None)
+def test_a_text_that_only_the_standard_library_reads_crosses_too(encoding: str) -> None:
+    sent = record("é 🪸")
+    assert crossed([sent], [(json.dumps(sent.request, ensure_ascii=False).encode(encoding), None)]) == [sent]
 
 
 def test_nesting_that_nothing_can_write_is_told_of_its_record_alone() -> None:
@@ -96,7 +108,7 @@ def test_nesting_that_nothing_can_write_is_told_of_its_record_alone() -> None:
     for _ in range(5_000):
         deep = [deep]
     good = record("good")
-    found = decode(encode([replace(record("deep"), response=deep), good]))
+    found = crossed([replace(record("deep"), response=deep), good])
     assert isinstance(found[0], str)
     assert found[1] == good
 

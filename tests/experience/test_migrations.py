@@ -99,6 +99,7 @@ def test_the_revisions_named_are_those_there_are() -> None:
     assert history.get_current_head() == revisions.HEAD
 
 
+@pytest.mark.alone
 def test_a_fresh_database_is_of_the_newest_revision_and_alembic_is_not_loaded(database_url: str) -> None:
     script = (
         "import sys; from reef.experience import database; from reef.gateway import state; from reef import supervisor;"

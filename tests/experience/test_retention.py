@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -28,7 +29,7 @@ from reef.experience.store import ExperienceStore
 from reef.experience.tombstones import EMPTIED
 from reef.types import JSON, Origin, Record
 from tests.experience.test_threads import exchange, turn
-from tests.experience.test_transfer import take
+from tests.experience.test_transfer import elsewhere, given_out, take
 
 DAY = 86400.0
 SECRET = "sk-abcdefghijklmnopqrstuvwxyz0123"
@@ -213,6 +214,49 @@ def test_the_same_content_imported_again_is_known_to_have_been_here(kept: Kept) 
     assert kept.sessions() == set()
 
 
+def test_what_is_gone_is_exported_as_its_tombstone_and_reports_on_it_are_whole_elsewhere(kept: Kept, tmp_path: Path) -> None:
+    first, gone, last = kept.run("first", days=9), kept.run("gone", days=40), kept.run("last", days=8)
+    kept.report(first[0], gone[2], last[0], consumed=False)
+    kept.report(*gone, consumed=False)
+    before = given_out(kept.engine)
+    kept.sums()
+    kept.keep(Budget(max_age_s=30 * DAY))
+    told = given_out(kept.engine)
+    kinds = [json.loads(line)["kind"] for line in told.splitlines()]
+    assert kinds == [*["record"] * 3, *["tombstone"] * 3, *["record"] * 3, *["report"] * 2]
+
+    there = elsewhere(tmp_path)
+    tally = take(there, told, scenario="s")
+    assert (tally.stored, tally.gone) == ({"sessions": 0, "records": 9, "reports": 2}, 3)
+    assert given_out(there) == told
+    with pytest.raises(Gone, match="was dropped by retention"):
+        ExperienceStore(there).record(gone[0].id)
+    assert usage.sums(there)["s"]["dropped"] == 3
+    again = take(there, told)
+    assert (sum(again.stored.values()), again.gone, again.there) == (0, 0, {"sessions": 0, "records": 9, "reports": 2})
+    assert take(there, before).there["records"] == 9  # with their content they are the same: what is gone stays gone
+    assert given_out(there) == told
+
+
+def test_a_tombstone_agrees_with_the_record_that_has_its_content_and_with_no_other(kept: Kept, tmp_path: Path) -> None:
+    sent = kept.run("run", days=40)
+    before = given_out(kept.engine)
+    there = elsewhere(tmp_path)
+    take(there, before)
+    kept.sums()
+    kept.keep(Budget(max_age_s=30 * DAY))
+    told = given_out(kept.engine)
+    assert (tally := take(there, told)).there["records"] == 3 and tally.gone == 0
+    assert given_out(there) == before
+    assert take(elsewhere(tmp_path), told + before).there["records"] == 3
+    assert take(elsewhere(tmp_path), before + told).there["records"] == 3
+    line = json.loads(told.splitlines()[0])
+    for name, value in (("content_digest", "0" * 40), ("model", "other"), ("release", 7)):
+        for store in (there, kept.engine):
+            with pytest.raises(Conflict, match=f"record {sent[0].id} is there with other {'content' if 'digest' in name else name}"):
+                take(store, [{**line, name: value}])
+
+
 def test_who_remembers_a_session_that_is_gone_notices_and_stores_it_whole(kept: Kept) -> None:
     sent = kept.run("run", days=40)
     kept.sums()
@@ -351,6 +395,7 @@ def on_sqlite(folder: Path) -> Kept:
     return Kept(f"sqlite:///{folder / 'reef.db'}")
 
 
+@pytest.mark.alone
 def test_storing_goes_on_during_a_large_deletion(tmp_path: Path) -> None:
     kept = on_sqlite(tmp_path)
     for number in range(60):
@@ -393,10 +438,10 @@ def test_space_is_given_back_to_what_is_stored_next_and_a_full_disk_becomes_usab
     with kept.engine.connect() as tx:
         pages = tx.exec_driver_sql("PRAGMA page_count").scalar()
 
-    def begin(connection: sa.Connection) -> None:
-        connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+    def taken(connection: sqlite3.Connection, *_: object) -> None:
+        connection.execute(f"PRAGMA max_page_count={pages}")
 
-    sa.event.listen(kept.engine, "begin", begin)
+    sa.event.listen(kept.engine, "checkout", taken)
     kept.committer.close()
     with pytest.raises(StorageError, match="full"):
         kept.committer.commit([replace(item, session="new") for item in grown(3, 30_000)])

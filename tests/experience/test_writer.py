@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -116,20 +117,25 @@ def test_a_caller_that_stops_waiting_has_its_record_stored_all_the_same(engine: 
 
 
 def test_a_full_disk_fails_those_who_wait_and_storing_resumes_when_there_is_room(engine: sa.Engine) -> None:
-    most_pages = [10_000]
-    sa.event.listen(engine, "begin", lambda connection: connection.exec_driver_sql(f"PRAGMA max_page_count={most_pages[0]}"))
+    connections: list[sqlite3.Connection] = []
+    sa.event.listen(engine, "checkout", lambda connection, *_: connections.append(connection))
+
+    def allow(pages: int) -> None:
+        for connection in connections:
+            connection.execute(f"PRAGMA max_page_count={pages}")
+
     lost, kept = record(os.urandom(200_000).hex()), record("kept")
 
     async def run() -> None:
         writer = Writer(engine)
         writer.start()
         await writer.record(record("first"))
-        most_pages[0] = 1  # as many as there are: SQLite says "database or disk is full"
+        allow(1)  # as many as there are: SQLite says "database or disk is full"
         with pytest.raises(StorageError, match="full"):
             await writer.record(lost)
         assert writer.last_error
         assert writer.alive
-        most_pages[0] = 10_000
+        allow(10_000)
         await writer.record(kept)
         await writer.record(replace(kept, id=ids.receipt()))
         assert not writer.last_error

@@ -352,6 +352,7 @@ def begin(gateway: Service, case: Case, *, buffer_bytes: int = 0) -> tuple[http.
     return connection, sock
 
 
+@pytest.mark.alone
 @every
 @pytest.mark.parametrize("kept", [None, 0, 4])
 def test_a_client_that_leaves_stops_the_upstream_at_once(gateway: Service, upstream: ChaosUpstream, case: Case, kept: int | None) -> None:

@@ -26,6 +26,7 @@ def engine(database_url: str) -> Iterator[sa.Engine]:
     engine.dispose()
 
 
+@pytest.mark.alone
 def test_a_new_head_is_seen_within_100_ms(engine: sa.Engine, tmp_path: Path, database_url: str) -> None:
     here = Controller(engine, ArtifactRepository(tmp_path / "artifacts.git"))
     elsewhere = Controller(database.connect(database_url), here.artifacts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import secrets
+import sqlite3
 import sys
 import threading
 import urllib.error
@@ -29,21 +30,35 @@ class Disk:
 
     def __init__(self) -> None:
         self.engine: sa.Engine | None = None
+        self._lock = threading.Lock()
         self._pages = PLENTY
+        self._connections: list[sqlite3.Connection] = []
 
     def fill(self) -> None:
         """From now on there is no room for anything."""
         assert self.engine is not None
         with self.engine.connect() as connection:
-            self._pages = connection.exec_driver_sql("PRAGMA page_count").scalar() or 1
+            self._allow(connection.exec_driver_sql("PRAGMA page_count").scalar() or 1)
 
     def free(self) -> None:
         """There is room again."""
-        self._pages = PLENTY
+        self._allow(PLENTY)
 
-    def begin(self, connection: sa.Connection) -> None:
-        """Every transaction keeps to it."""
-        connection.exec_driver_sql(f"PRAGMA max_page_count={self._pages}")
+    def connected(self, connection: Any, _record: object) -> None:
+        """Every connection keeps to it."""
+        if isinstance(connection, sqlite3.Connection):
+            with self._lock:
+                self._connections.append(connection)
+                connection.execute(f"PRAGMA max_page_count={self._pages}")
+
+    def _allow(self, pages: int) -> None:
+        with self._lock:
+            self._pages = pages
+            for connection in list(self._connections):
+                try:
+                    connection.execute(f"PRAGMA max_page_count={pages}")
+                except sqlite3.ProgrammingError:  # closed
+                    self._connections.remove(connection)
 
 
 @pytest.fixture
@@ -55,9 +70,9 @@ def fake() -> Iterator[FakeUpstream]:
 @pytest.fixture
 def disk() -> Iterator[Disk]:
     found = Disk()
-    sa.event.listen(sa.Engine, "begin", found.begin)
+    sa.event.listen(sa.pool.Pool, "connect", found.connected)
     yield found
-    sa.event.remove(sa.Engine, "begin", found.begin)
+    sa.event.remove(sa.pool.Pool, "connect", found.connected)
 
 
 @pytest.fixture

@@ -83,6 +83,7 @@ def test_silence_between_events_is_filled_with_comments(gateway: Service, fake: 
     assert record.end is End.COMPLETE
 
 
+@pytest.mark.alone
 @every
 def test_a_head_that_does_not_come_is_sent_by_the_gateway(gateway: Service, fake: FakeUpstream, path: str) -> None:
     go = threading.Event()

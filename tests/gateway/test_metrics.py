@@ -64,6 +64,7 @@ def test_requests_are_counted_by_scenario_upstream_dialect_and_end(tmp_path: Pat
     assert {sample.labels["process"] for sample in page.samples} == {str(os.getpid())}
 
 
+@pytest.mark.alone
 def test_waiting_for_the_upstream_is_not_the_gateways_own_time(gateway: Service, fake: FakeUpstream) -> None:
     for body, reply in ((CHAT, whole), (STREAM, stream)):
         go = threading.Event()

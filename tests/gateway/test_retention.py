@@ -47,7 +47,9 @@ def test_a_dropped_record_is_410_with_what_is_kept_and_reports_on_it_go_on(gatew
     assert gateway.request("POST", "/reef/report", {"session": "run", "score": 1}).status == 201
     assert gateway.request("GET", "/reef/reports/mine").json["references"] == [receipt]
     assert gateway.request("GET", "/reef/scenarios/default/records").json["records"] == []
-    assert gateway.request("GET", "/reef/export").raw == b""
+    lines = [json.loads(line) for line in gateway.request("GET", "/reef/export").raw.splitlines()]
+    assert [line["kind"] for line in lines] == ["tombstone", "report", "report"]
+    assert (lines[0]["id"], lines[1]["references"], "request" in lines[0]) == (receipt, [receipt], False)
     assert gateway.request("GET", "/reef/records/rec_never").status == 404
 
 

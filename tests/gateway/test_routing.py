@@ -147,6 +147,16 @@ def test_weights_on_canary_are_asked_for_by_the_name_they_are_staged_under(gatew
     assert asked(gateway, one(candidate, drawn=False)) == "own"
 
 
+@pytest.mark.parametrize("model", ["default.c-0123456789ab", "engine/default.c-0123456789ab", "judge/other.c-0123456789ab"])
+def test_no_user_asks_for_what_is_not_judged_yet(gateway: Service, model: str) -> None:
+    body = {"model": model, "messages": [{"role": "user", "content": "hi"}]}
+    refused = gateway.chat(body)
+    assert refused.status == 404
+    assert "does not exist" in refused.json["error"]["message"]
+    assert gateway.chat(body, authorization="Bearer trial-token").status == 200
+    assert gateway.chat({**body, "model": "other.c-suite"}).status == 200, "a model of somebody's own"
+
+
 def test_a_policy_that_cannot_be_used_leaves_requests_where_they_went(gateway: Service) -> None:
     bring_in(gateway.state.controller, "default", Component.ROUTING, {"routing.yaml": File(b"defaults: x\n")}, summary="Typo")
     until(lambda: gateway.state.scenarios.heads["default"] == 2)

@@ -163,6 +163,7 @@ def test_a_token_gives_only_scopes_that_it_has(guarded: Service) -> None:
     issue(guarded, "second", "admin", headers=admin)
 
 
+@pytest.mark.alone
 def test_a_revoked_token_ends_within_100_ms_in_every_gateway(tmp_path: Path, fake: FakeUpstream) -> None:
     storage = {"url": f"sqlite:///{tmp_path / 'shared.db'}"}
     with (

@@ -29,11 +29,18 @@ def two() -> Iterator[tuple[FakeUpstream, FakeUpstream]]:
 
 @contextlib.contextmanager
 def behind(
-    folder: Path, first: FakeUpstream | str, second: FakeUpstream | str, *, models: dict[str, Any] | None = None, **options: Any
+    folder: Path,
+    first: FakeUpstream | str,
+    second: FakeUpstream | str,
+    *,
+    models: dict[str, Any] | None = None,
+    of_a: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Iterator[Service]:
     """A gateway in front of upstreams called ``a`` and ``b``; ``options`` are both's."""
     urls = {"a": first if isinstance(first, str) else first.url, "b": second if isinstance(second, str) else second.url}
     sections = {name: {"url": url, "model": f"model-{name}", **options} for name, url in urls.items()}
+    sections["a"] |= of_a or {}
     with service(folder, upstream="", upstreams=sections, models=models or {"smart": ["a", "b/other"]}) as gateway:
         yield gateway
 
@@ -84,7 +91,7 @@ def test_a_failing_upstream_is_followed_by_the_next_and_the_record_says_who_answ
 def test_an_upstream_that_says_nothing_in_time_is_followed_by_the_next(tmp_path: Path, two: tuple[FakeUpstream, FakeUpstream]) -> None:
     first, second = two
     first.replies = [Reply(silent=True, end="hang")]
-    with behind(tmp_path, first, second, timeout_s=0.2) as gateway:
+    with behind(tmp_path, first, second, of_a={"timeout_s": 0.2}) as gateway:
         assert gateway.record(ask(gateway, "smart")).upstream == second.url
     assert until(first.seen[0].hung_up.is_set)
 

@@ -209,6 +209,7 @@ def test_reef_update_says_what_to_do(client: Client, gateway: MiniGateway) -> No
     assert started_with(client.run("-p", "x", REEF_UPDATE="auto").stdout)["REEF_RELEASE"] == "2"
 
 
+@pytest.mark.alone
 def test_a_gateway_that_hangs_costs_a_launch_less_than_a_second(client: Client, gateway: MiniGateway) -> None:
     gateway.hold.clear()
     started = time.monotonic()
