@@ -1,4 +1,4 @@
-"""How long new weights take into a running engine, and how long its users wait for it.
+"""How long new weights take into a running engine, how long its users wait for it, and how old what they teach is by then.
 
     python -m benchmarks.sync [--model smollm2-135m] [--updates 5] [--quick]
 
@@ -6,10 +6,17 @@ One vLLM serves the model in the type of its weights while one request after ano
 (every tensor moved a little) are brought in by turns, each way that Reef has: `gloo` all of them, `gloo, changed` with the embedding left
 as it is, `disk` and `lora`. Per way the median of: seconds and bytes per second of staging, the whole update, the pause; and the
 longest gap between two streamed tokens during all updates, beside the longest without one. The limits of this machine for the same
-bytes: a copy in memory, writing to the disk with fsync, reading back what is in the page cache. Writes benchmarks/results/sync.csv
-and sync.svg.
+bytes: a copy in memory, writing to the disk with fsync, reading back what is in the page cache.
 
-`--model` takes a folder, a name of `reef model list`, or `tiny`. `--quick` is tiny with two updates.
+Then a `reef serve` learns on the same engine, by SAO, while that stream goes on: a batch of 8 reports at a time, and the median of how long
+the last of them takes into a candidate (trained, stored), and from there into an answer of the new release. The gate is given no tasks, and
+each candidate is promoted at once: what judging takes is up to the tasks. At last users report without a break, a batch in as long as such
+an update takes, and the share of their reports that was trained on is counted: with the bound on staleness that is the default, and with 0.
+
+Writes benchmarks/results/sync.csv, sync_updates.csv and sync.svg.
+
+`--model` takes a folder, a name of `reef model list`, or `tiny`. `--quick` is tiny with two updates. `--only ways` and `--only updates`
+leave the other part out, and the plot.
 """
 
 from __future__ import annotations
@@ -19,7 +26,6 @@ import http.client
 import itertools
 import json
 import os
-import shutil
 import statistics
 import tempfile
 import threading
@@ -29,11 +35,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.parts import figures
+from benchmarks.parts import figures, updates
 from benchmarks.parts.vllm_server import server
-from reef.config import VLLMConfig
+from benchmarks.parts.weights import make_lora, model_folder, moved
+from reef.config import LearnerConfig, VLLMConfig
 from reef.serving.engine.client import EngineClient
-from reef.serving.models import tiny
 from reef.serving.sync.disk import DiskSync
 from reef.serving.sync.held import read_folder
 from reef.serving.sync.interface import Weights, WeightSync, weights_in
@@ -107,53 +113,81 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--updates", type=int, default=5)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=("ways", "updates"))
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     if options.quick:
         options.model, options.updates = "tiny", 2
     with tempfile.TemporaryDirectory(prefix="reef-sync-") as name:
-        rows, errors = measure(Path(name), model=options.model, updates=options.updates)
-    rows = [{**row, "model": Path(options.model).name, "machine": figures.machine()} for row in rows]
-    for row in rows:
-        print("  ".join(f"{what} {value}" for what, value in row.items() if what not in ("model", "machine") and value != ""))
-    figures.write_csv(options.output, rows)
-    plot(rows, options.output.with_suffix(".svg"))
+        rows, learned, errors = measure(Path(name), model=options.model, count=options.updates, only=options.only)
+    of = {"model": Path(options.model).name, "machine": figures.machine()}
+    for found, file in ((rows, options.output), (learned, options.output.with_stem(f"{options.output.stem}_updates"))):
+        for row in found:
+            print("  ".join(f"{what} {value}" for what, value in row.items() if value != ""))
+        if found:
+            figures.write_csv(file, [{**row, **of} for row in found])
+    if rows and learned:
+        plot(rows, learned, options.output.with_suffix(".svg"))
     for error in errors:
         print(f"a request failed: {error}")
     return 1 if errors else 0
 
 
-def measure(folder: Path, *, model: str, updates: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """One line per way and per limit; and the requests that failed."""
+def measure(folder: Path, *, model: str, count: int, only: str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
+    """One line per way and per limit; one per bound on staleness; and the requests that failed."""
     base = model_folder(model, folder)
-    others = [moved(base, folder / f"all-{seed}", seed=seed, but="") for seed in (1, 2)]
-    frozen = [moved(base, folder / f"changed-{seed}", seed=seed, but=EMBEDDING) for seed in (1, 2)]
-    loras = [make_lora(base, folder / f"lora-{seed}", seed=seed) for seed in range(1, updates + 1)]
-    rows = limits(base, folder)
+    rows = [] if only == "updates" else limits(base, folder)
     config = VLLMConfig(
-        model=str(base), name=NAME, dtype="auto", max_model_len=512, lora_slots=2, max_lora_rank=8, max_loras=updates + 2, tool_parser=""
+        model=str(base), name=NAME, dtype="auto", max_model_len=512, lora_slots=2, max_lora_rank=8, max_loras=4 * count + 8, tool_parser=""
     )
     with server(config, log=folder / "engine.log") as (client, _), Reader(client.url) as reader:
-        ways: dict[str, tuple[Callable[[EngineClient], WeightSync], list[Path]]] = {
-            "gloo": (lambda client: TransferSync([client], channel="gloo"), others),
-            "gloo, changed": (lambda client: TransferSync([client], channel="gloo"), frozen),
-            "disk": (lambda client: DiskSync([client], base=base), others),
-            "lora": (lambda client: LoraSync([client], keep=updates), loras),
-        }
-        steps = itertools.count(1)
-        for way, (make, folders) in ways.items():
-            sync = make(client)
-            if way == "gloo, changed":
-                update(sync, weights_in(folders[1], name=f"bench.{next(steps)}"), reader)  # so that the embedding is there
-            time.sleep(0.1)
+        learned = [] if only == "ways" else learn(folder, client=client, base=base, reader=reader, count=count)
+        rows += [] if only == "updates" else swaps(folder, client=client, base=base, reader=reader, count=count)
+    return rows, learned, reader.errors
+
+
+def swaps(folder: Path, *, client: EngineClient, base: Path, reader: Reader, count: int) -> list[dict[str, Any]]:
+    """One line per way."""
+    others = [moved(base, folder / f"all-{seed}", seed=seed, but="") for seed in (1, 2)]
+    frozen = [moved(base, folder / f"changed-{seed}", seed=seed, but=EMBEDDING) for seed in (1, 2)]
+    loras = [make_lora(base, folder / f"lora-{seed}", seed=seed) for seed in range(1, count + 1)]
+    ways: dict[str, tuple[Callable[[], WeightSync], list[Path]]] = {
+        "gloo": (lambda: TransferSync([client], channel="gloo"), others),
+        "gloo, changed": (lambda: TransferSync([client], channel="gloo"), frozen),
+        "disk": (lambda: DiskSync([client], base=base), others),
+        "lora": (lambda: LoraSync([client], keep=count), loras),
+    }
+    rows, steps = [], itertools.count(1)
+    for way, (make, folders) in ways.items():
+        sync = make()
+        if way == "gloo, changed":
+            update(sync, weights_in(folders[1], name=f"bench.{next(steps)}"), reader)  # so that the embedding is there
+        time.sleep(0.1)
+        reader.longest_gap()
+        time.sleep(QUIET_S)
+        without = reader.longest_gap()
+        measured = [
+            update(sync, weights_in(folders[number % len(folders)], name=f"bench.{next(steps)}"), reader) for number in range(count)
+        ]
+        rows.append(line(way, measured, without=without))
+    return rows
+
+
+def learn(folder: Path, *, client: EngineClient, base: Path, reader: Reader, count: int) -> list[dict[str, Any]]:
+    """From reports to releases, and what becomes of the reports: one line per bound on staleness."""
+    rows: list[dict[str, Any]] = []
+    default = LearnerConfig.model_fields["max_staleness"].default
+    for bound in (default, 0):
+        with updates.learning(folder / f"stale-{bound}", engine=client.url, model=NAME, base=base, max_staleness=bound) as service:
             reader.longest_gap()
-            time.sleep(QUIET_S)
-            without = reader.longest_gap()
-            measured = [
-                update(sync, weights_in(folders[number % len(folders)], name=f"bench.{next(steps)}"), reader) for number in range(updates)
-            ]
-            rows.append(line(way, measured, without=without))
-    return rows, reader.errors
+            timed = updates.medians(updates.latencies(service, updates=min(count, 3) if bound == default else 1))
+            pace_s = (rows[0] if rows else timed)["update_s"] / updates.BATCH
+            share = updates.shares(service, updates=1, pace_s=pace_s)
+            gap = {"longest_gap_s": round(reader.longest_gap(), 4)}
+            rows.append({"max_staleness": bound, **timed, **gap, "report_every_s": round(pace_s, 3), **share})
+    for lora in client.models()[1:]:
+        client.unload_lora(lora)
+    return rows
 
 
 def update(sync: WeightSync, weights: Weights, reader: Reader) -> dict[str, float]:
@@ -227,55 +261,18 @@ def clock(act: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def model_folder(model: str, folder: Path) -> Path:
-    """Where the model lies; fetched if it is one of Reef's."""
-    if model == "tiny":
-        return tiny(folder / "tiny")
-    if Path(model).is_dir():
-        return Path(model).resolve()
-    from reef.serving.models.fetching import fetch
-
-    return fetch(model)
-
-
-def moved(base: Path, folder: Path, *, seed: int, but: str) -> Path:
-    """The model with every tensor moved a little, but for those whose name holds a word."""
-    import torch
-    from safetensors.torch import save_file
-
-    generator = torch.Generator().manual_seed(seed)
-    shutil.copytree(base, folder, ignore=shutil.ignore_patterns("*.safetensors", "*.index.json"))
-    tensors = {}
-    for name, tensor in read_folder(base).items():
-        noise = torch.randn(tensor.shape, generator=generator) * 1e-3
-        tensors[name] = tensor.clone() if but and but in name else (tensor.float() + noise).to(tensor.dtype)
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    return folder
-
-
-def make_lora(base: Path, folder: Path, *, seed: int) -> Path:
-    """A random LoRA of rank 8 on the attention."""
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    torch.manual_seed(seed)
-    config = LoraConfig(r=8, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
-    get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(folder)
-    return folder
-
-
-def plot(rows: Sequence[dict[str, Any]], file: Path) -> None:
-    """Bytes per second beside the limits, and what users feel of an update."""
+def plot(rows: Sequence[dict[str, Any]], learned: Sequence[dict[str, Any]], file: Path) -> None:
+    """Bytes per second beside the limits, what users feel of an update, how long one takes, and how much of the reports is used."""
     pyplot = figures.pyplot()
     if pyplot is None:
         return
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 2.8))
+    figure, ((left, right), (below, share)) = pyplot.subplots(2, 2, figsize=(9, 4.6), height_ratios=(2.8, 1), layout="constrained")
     moving = [row for row in rows if row["way"] != "lora"]
     bars = left.barh([row["way"] for row in moving], [row["mb_per_s"] for row in moving], height=0.6)
     left.bar_label(bars, fmt="%.4g", padding=2, fontsize=7)
     left.invert_yaxis()
     left.set_xscale("log")
+    left.minorticks_off()
     left.set_title("staging, MB/s, beside the limits", fontsize=9)
     felt = [row for row in rows if row["pause_s"] != ""]
     for offset, key, label in (
@@ -289,6 +286,15 @@ def plot(rows: Sequence[dict[str, Any]], file: Path) -> None:
     right.invert_yaxis()
     right.set_title("longest gap between two streamed tokens (s)", fontsize=9)
     right.legend(fontsize=7, frameon=False)
+    bounds = [f"max_staleness {row['max_staleness']}" for row in learned]
+    for key, begin, label in (("trained_s", None, "until trained"), ("served_s", "trained_s", "until it serves")):
+        shown = below.barh(bounds, [row[key] for row in learned], left=[row[begin] if begin else 0 for row in learned], label=label)
+        below.bar_label(shown, fmt="%.3g", label_type="center", fontsize=7)
+    below.set_title("from the last report of a batch to the new release (s)", fontsize=9)
+    below.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=2)
+    share.bar_label(share.barh(bounds, [row["share"] for row in learned], height=0.6), fmt="%.2g", padding=2, fontsize=7)
+    share.set_xlim(0, 1.1)
+    share.set_title("share of the reports that was trained on", fontsize=9)
     figures.save(pyplot, figure, file)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -14,7 +15,7 @@ from reef import plugins
 from reef.artifacts.tree import content_id
 from reef.errors import ConfigError, InvalidTree, PluginError, ProposalError
 from reef.harness.tree import validate
-from reef.learner.recipe import Attempt, Batch, Proposal, Recipe, Selection, Workbench
+from reef.learner.recipe import Attempt, Batch, Model, Proposal, Recipe, Selection, Workbench
 from reef.types import Component, Release, Report, Tree
 
 KEPT_PASSING = 100
@@ -29,6 +30,7 @@ class Options(BaseModel):
     attempts: int = Field(3, ge=1, le=20, description="Candidates proposed for one batch until one is released.")
     score_below: float = Field(0.5, description="A report below this is a failure. So is one with feedback and no score.")
     proposer: str = Field("llm", min_length=1, description="Name in `reef.proposers`, or a dotted name.")
+    model: str = Field("", description="The model that the proposer asks, by a name the gateway knows. Empty: the default one.")
     max_sessions: int = Field(8, ge=1, le=100, description="Sessions shown to the proposer at once.")
 
 
@@ -83,13 +85,25 @@ class CordisRecipe(Recipe):
             sessions_left_out=left_out,
             earlier=tuple(_earlier(attempt, parent=parent, bench=bench) for attempt in earlier),
         )
-        plan = self._proposer.propose(assignment, model=bench.model, check=_check(tree, earlier=earlier))
+        model = _Named(bench.model, self._options.model) if self._options.model else bench.model
+        plan = self._proposer.propose(assignment, model=model, check=_check(tree, earlier=earlier))
         return workshop.build(plan, artifacts=bench.artifacts, parent=parent, recipe=self.name, reports=batch.reports)
 
     def _failed(self, report: Report) -> bool:
         if report.score is None:
             return bool(report.feedback)
         return report.score < self._options.score_below
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """Implements :class:`reef.learner.recipe.Model`: what is asked of the default model is asked of another."""
+
+    asks: Model
+    name: str
+
+    def ask(self, messages: Sequence[Mapping[str, str]], *, purpose: str, model: str = "") -> str:
+        return self.asks.ask(messages, purpose=purpose, model=model or self.name)
 
 
 def _check(tree: Tree, *, earlier: Sequence[Attempt]) -> Callable[[edits.EditPlan], None]:

@@ -87,6 +87,7 @@ class Supervisor:
         self._stop = threading.Event()
         self._config = config
         self._children: list[Child] = []
+        self._engine_news = notes.News(self._run)
         self.url = ""
 
     def run(self) -> None:
@@ -158,7 +159,11 @@ class Supervisor:
         if vllm.model:
             held = stack.enter_context(_hold_port(vllm.host, vllm.port))
             vllm = vllm.model_copy(update={"port": held.getsockname()[1]})
-            config = config.model_copy(update={"serving": config.serving.model_copy(update={"vllm": vllm})})
+        if config.judges_full_weights:
+            held = stack.enter_context(_hold_port(vllm.host, vllm.judge_engine.port))
+            judge = vllm.judge_engine.model_copy(update={"port": held.getsockname()[1]})
+            vllm = vllm.model_copy(update={"judge_engine": judge})
+        config = config.model_copy(update={"serving": config.serving.model_copy(update={"vllm": vllm})})
         before = notes.read(self._run / notes.FILE)
         told = notes.Note("starting", time.time(), vllm.served_name, vllm.url, start_s=before.start_s if before else None)
         notes.write(self._run, told)
@@ -168,7 +173,7 @@ class Supervisor:
         self._children.append(child)
         if to_fetch := resolving.still_to_fetch(vllm.model):
             self._say(to_fetch)
-        self._say(f"the engine ({vllm.served_name or vllm.url}) gets ready in its own time: `reef status` tells how far it is")
+        self._say(f"the engine ({vllm.served_name or vllm.url}) gets ready in its own time, told here: `reef status` says how far it is")
         return config
 
     def _child(self, kind: str, common: dict[str, str], config: Config, listener: socket.socket | None, *, number: int = 1) -> Child:
@@ -199,6 +204,8 @@ class Supervisor:
 
     def _tend(self) -> None:
         """Notice what died, and start it again when its back-off is over."""
+        if self._config.serving.vllm.wanted and (news := self._engine_news.line()):
+            self._say(news)
         now = time.time()
         for child in self._children:
             if child.popen is None:
@@ -299,6 +306,8 @@ def check_servable(config: Config) -> None:
         )
     if config.serving.vllm.model and (problem := command.missing()):
         raise ConfigError(f"serving.vllm.model needs an engine: {problem}", hint=INSTALL)
+    if config.judges_full_weights and (problem := command.missing()):
+        raise ConfigError(f"training.method: full needs an engine of its own to judge on: {problem}", hint=INSTALL)
     for name, upstream in config.named_upstreams.items():
         section = "serving.vllm" if name == ENGINE and config.serving.vllm.wanted else f"upstreams.{name}"
         section = name if upstream is config.upstream else section
@@ -308,8 +317,18 @@ def check_servable(config: Config) -> None:
             plugins.load("reef.upstreams", upstream.kind)
         if upstream.kind == "litellm" and importlib.util.find_spec("litellm") is None:
             raise ConfigError(f"{section} needs LiteLLM, which is not installed", hint="pip install 'reef[litellm]'")
-    if config.execution.backend == "ray" and importlib.util.find_spec("ray") is None:
-        raise ConfigError("execution.backend is ray, and Ray is not installed", hint="pip install 'reef[ray]'")
+    _check_ray(config)
+
+
+def _check_ray(config: Config) -> None:
+    """Refuse what would need Ray where it is not installed."""
+    for section, wanted, what in (
+        ("execution", config.execution.backend, {"Ray": "ray"}),
+        ("training", config.training.backend, {"Ray": "ray", "Ray Train": "pyarrow"}),
+    ):
+        missing = next((name for name, module in what.items() if importlib.util.find_spec(module) is None), None)
+        if wanted == "ray" and missing is not None:
+            raise ConfigError(f"{section}.backend is ray, and {missing} is not installed", hint="pip install 'reef[ray]'")
 
 
 def _with_rehearsal(config: Config, *, url: str) -> Config:

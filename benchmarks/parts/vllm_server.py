@@ -18,7 +18,7 @@ from reef.serving.engine import guard
 from reef.serving.engine.client import EngineClient
 from reef.serving.engine.command import command
 
-START_S = 240.0
+START_S = 600.0
 TOLD_CHARS = 3000
 
 

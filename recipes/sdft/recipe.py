@@ -14,7 +14,7 @@ from reef.learner.teaching import Teaching
 from reef.learner.weights import WeightRecipe
 from reef.training import batches, batches_reader
 from reef.training.sample import Sample
-from reef.types import JSON, Report
+from reef.types import JSON, Record, Report
 
 log = structlog.get_logger()
 
@@ -51,14 +51,20 @@ def demonstration(report: Report, *, bench: Workbench) -> str:
     """What a report says should have been answered; empty where it says nothing, or the record that it names is gone."""
     if text := _named(report, "demonstration"):
         return text
-    receipt = _named(report, "demonstrated_by")
+    record = demonstrated_by(report, bench=bench)
+    return "" if record is None else str(said(telling.answer(record)))
+
+
+def demonstrated_by(report: Report, *, bench: Workbench) -> Record | None:
+    """The record that a report names as a demonstration; None where it names none, it is gone, or it must not be learned from."""
+    receipt = "" if _named(report, "demonstration") else _named(report, "demonstrated_by")
     if not receipt:
-        return ""
+        return None
     try:
         record = bench.store.record(receipt)
     except NotFound:  # Gone is one too
-        return ""
-    return str(said(telling.answer(record))) if record.scenario == bench.scenario and record.session not in bench.withheld else ""
+        return None
+    return record if record.scenario == bench.scenario and record.session not in bench.withheld else None
 
 
 def brings_one(report: Report) -> bool:

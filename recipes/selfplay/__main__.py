@@ -24,6 +24,7 @@ def main(
     attempts: Annotated[int, typer.Option(min=2, max=64, help="Tries at each.")] = 8,
     temperature: Annotated[float, typer.Option(min=0.0, help="Of tasks and tries.")] = 1.0,
     max_tokens: Annotated[int, typer.Option(min=1, help="Of one answer.")] = 1024,
+    plain: Annotated[bool, typer.Option("--plain", help="Ask for tasks by examples, three lines each: for a small model.")] = False,
     keep: Annotated[Path | None, typer.Option(help="File that gets the tasks that were kept.")] = None,
 ) -> None:
     """Set tasks, try them, report on those that are worth it."""
@@ -35,7 +36,7 @@ def main(
         temperature=temperature,
         max_tokens=max_tokens,
     )
-    play = Play(gateway, proposer=proposer, attempts=attempts, name=f"selfplay-{secrets.token_hex(3)}", keep=keep)
+    play = Play(gateway, proposer=proposer, attempts=attempts, name=f"selfplay-{secrets.token_hex(3)}", keep=keep, plain=plain)
     try:
         played = play.run(rounds)
     except ReefError as error:

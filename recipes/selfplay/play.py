@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -36,14 +37,19 @@ class Play:
         attempts: tries at each task, at least 2.
         name: names the sessions.
         keep: file that gets the tasks that were kept, a line of JSON each.
+        plain: whether the proposer is asked by examples, for a small model.
     """
 
-    def __init__(self, gateway: Gateway, *, proposer: str = "", attempts: int = 8, name: str, keep: Path | None = None) -> None:
+    def __init__(
+        self, gateway: Gateway, *, proposer: str = "", attempts: int = 8, name: str, keep: Path | None = None, plain: bool = False
+    ) -> None:
         self._gateway = gateway
         self._proposer = proposer
         self._attempts = attempts
         self._name = name
         self._keep = keep
+        self._plain = plain
+        self._dice = random.Random(name)  # noqa: S311 - which examples are shown is no secret
         self._before: list[tuple[str, float]] = []
         self._known: set[str] = set()
         self._rounds = 0
@@ -69,7 +75,8 @@ class Play:
 
     def _round(self, pool: ThreadPoolExecutor) -> Outcome:
         session = f"{self._name}-{self._rounds}"
-        said = self._gateway.ask([{"role": "user", "content": tasks.request(self._before)}], session=f"{session}-set", model=self._proposer)
+        asked = tasks.request_plainly(self._dice) if self._plain else [{"role": "user", "content": tasks.request(self._before)}]
+        said = self._gateway.ask(asked, session=f"{session}-set", model=self._proposer)
         try:
             task = tasks.parse(said.text)
         except ProposalError:

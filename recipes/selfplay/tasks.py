@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
+import re
 import secrets
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -31,6 +33,21 @@ aim at what is solved about half of the time.
 <{tag}>
 {before}
 </{tag}>"""
+
+EXAMPLES = (
+    ("What is 12 + 30? Answer with the number alone.", "42", "41"),
+    ("What is the capital of France? Answer with one word.", "Paris", "London"),
+    ("Write the word cat backwards. Answer with the word alone.", "tac", "cat"),
+    ("Which is larger, 18 or 81? Answer with the number alone.", "81", "18"),
+    ("What is 7 * 6? Answer with the number alone.", "42", "48"),
+    ("What day comes after Tuesday? Answer with one word.", "Wednesday", "Monday"),
+    ("How many letters has the word river? Answer with the number alone.", "5", "4"),
+    ("What is the opposite of cold? Answer with one word.", "hot", "ice"),
+)
+"""What a small model is shown: each with its answer and a wrong one."""
+SHOWN_PLAINLY = 4
+_ASK_PLAINLY = "Set another task."
+_PLAIN = re.compile(r"\s*Task:(?P<prompt>[^\n]+)\n+Answer:(?P<good>[^\n]+)\n+Wrong:(?P<bad>[^\n]+)")
 
 
 class SelfTask(BaseModel):
@@ -75,17 +92,29 @@ def request(before: Sequence[tuple[str, float]]) -> str:
     return _ASKED.format(kinds=" or ".join(f'"{kind}"' for kind in KINDS), tag=tag, before=lines or "none yet")
 
 
+def request_plainly(dice: random.Random) -> list[dict[str, str]]:
+    """What a proposer is asked that is too small to write JSON: some examples as turns of before, in three lines each."""
+    turns: list[dict[str, str]] = []
+    for prompt, good, bad in dice.sample(EXAMPLES, SHOWN_PLAINLY):
+        shown = f"Task: {prompt}\nAnswer: {good}\nWrong: {bad}"
+        turns += [{"role": "user", "content": _ASK_PLAINLY}, {"role": "assistant", "content": shown}]
+    return [*turns, {"role": "user", "content": _ASK_PLAINLY}]
+
+
 def parse(answer: str) -> SelfTask:
-    """The task in a proposer's answer.
+    """The task in a proposer's answer: a JSON object, or three lines with an exact answer.
 
     Raises:
         ProposalError: there is none.
     """
+    if (lines := _PLAIN.match(answer)) is not None:
+        prompt, good, bad = (lines[name].strip() for name in ("prompt", "good", "bad"))
+        answer = json.dumps({"prompt": prompt, "checker": {"type": "exact", "expected": good}, "good": good, "bad": bad})
     begins, ends = answer.find("{"), answer.rfind("}")
     try:
         return SelfTask.model_validate(json.loads(answer[begins : ends + 1]))
     except (ValueError, ValidationError, RecursionError) as error:
-        raise ProposalError(f"no task: {str(error)[:200]}", hint="It is one JSON object.") from None
+        raise ProposalError(f"no task: {str(error)[:200]}", hint="It is one JSON object, or three lines: Task, Answer, Wrong.") from None
 
 
 def fault(task: SelfTask) -> Outcome | None:

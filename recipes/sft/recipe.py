@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import structlog
 
-from recipes.sdft.recipe import brings_one, demonstration
+from recipes.sdft.recipe import brings_one, demonstrated_by, demonstration
+from recipes.sft.recorded import Recorded, demonstrates, message
 from reef.errors import Unprocessable
 from reef.learner.recipe import Workbench
 from reef.learner.weights import WeightRecipe
 from reef.training import batches, batches_reader
 from reef.training.prompts import ChatPrompts
 from reef.training.sample import Sample
-from reef.types import Record
+from reef.types import JSON, Record, Report
 
 log = structlog.get_logger()
 
@@ -26,15 +28,23 @@ class SFTRecipe(WeightRecipe):
     loss = "sft"
 
     def read(self, bench: Workbench, *, terms: batches.Terms) -> batches.Batch:
-        return batches_reader.read(bench.store, bench.scenario, recipe=self.name, terms=terms, size=self.batch_size, wanted=brings_one)
+        found = batches_reader.judged(bench.store, bench.scenario, recipe=self.name, wanted=teaches)
+        found.consumed.update(terms.consumed)
+        attempts = map(Recorded(bench, parent=terms.parent), found.rollouts)
+        batch = batches.assemble(attempts, terms=replace(terms, consumed=found.consumed), size=self.batch_size)
+        return replace(batch, passed_over=(*found.useless, *batch.passed_over))
 
     def samples(self, batch: batches.Batch, *, bench: Workbench) -> Sequence[Sample]:
         assert bench.ground is not None
-        prompts = ChatPrompts(bench.ground.base())
+        prompts = bench.ground.prompts()
         left_out: Counter[str] = Counter()
-        found = []
-        for sample in {sample.rollout: sample for sample in batch.samples}.values():  # of an attempt the last: it is what was answered
-            shown = demonstration(bench.store.report(sample.rollout), bench=bench)
+        last = {sample.rollout: sample for sample in batch.samples}  # of an attempt the last: it is what was answered
+        reports = {rollout: bench.store.report(rollout) for rollout in last}
+        found = [sample for sample in batch.samples if demonstrates(reports[sample.rollout])]
+        for rollout, sample in last.items():
+            if demonstrates(reports[rollout]):
+                continue
+            shown = told(reports[rollout], bench=bench)
             if not shown:
                 left_out["no_demonstration"] += 1
                 continue
@@ -44,7 +54,9 @@ class SFTRecipe(WeightRecipe):
         log.info("demonstrations", scenario=bench.scenario, samples=len(found), left_out=dict(left_out))
         return found
 
-    def _shown(self, sample: Sample, shown: str, *, record: Record, prompts: ChatPrompts, left_out: Counter[str]) -> Sample | None:
+    def _shown(
+        self, sample: Sample, shown: str | dict[str, JSON], *, record: Record, prompts: ChatPrompts, left_out: Counter[str]
+    ) -> Sample | None:
         """The last turn of a sample with what should have been answered in the place of what was."""
         if record.tokens is None or record.dialect != "chat":
             left_out["no_tokens"] += 1
@@ -71,3 +83,14 @@ class SFTRecipe(WeightRecipe):
             records=sample.records,
             session=sample.session,
         )
+
+
+def teaches(report: Report) -> bool:
+    """Whether a report says what should have been answered."""
+    return demonstrates(report) or brings_one(report)
+
+
+def told(report: Report, *, bench: Workbench) -> str | dict[str, JSON]:
+    """What a report says should have been answered: a text, or a message with calls of tools; empty where it says nothing."""
+    record = demonstrated_by(report, bench=bench)
+    return (message(record) if record is not None else None) or demonstration(report, bench=bench)

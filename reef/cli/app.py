@@ -79,7 +79,9 @@ def serve(
     upstream_key_env: Annotated[str | None, typer.Option(help="Environment variable with the upstream's key.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; a non-loopback one needs a token.")] = None,
     port: Annotated[int | None, typer.Option(help="Port; 0 picks a free one.")] = None,
-    local: Annotated[bool, typer.Option("--local", help="Run a small model on this machine, fetched if need be.")] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Run a model on this machine, a small one or that of --model, fetched if need be.")
+    ] = False,
     settings: Annotated[list[str] | None, typer.Option("--set", help="Override a key: a.b=value. May be repeated.")] = None,
 ) -> None:
     """Serve: the gateway, the learner and what they need, until Ctrl-C."""
@@ -87,14 +89,15 @@ def serve(
     from reef.serving.models.catalog import DEFAULT as DEFAULT_MODEL
     from reef.supervisor import Supervisor
 
+    of_engine = local and upstream is None  # then --model is the engine's
     loaded = configuration.load(
         config,
         settings=settings or (),
-        upstream={"url": upstream, "model": model, "key_env": upstream_key_env},
+        upstream={"url": upstream, "model": None if of_engine else model, "key_env": upstream_key_env},
         listen={"host": host, "port": port},
     )
     if local:
-        loaded = configuration.with_engine(loaded, model=DEFAULT_MODEL)
+        loaded = configuration.with_engine(loaded, model=(model if of_engine else None) or DEFAULT_MODEL)
     Supervisor(loaded, say=lambda line: print(f"reef: {line}", flush=True)).run()
 
 

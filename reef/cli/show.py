@@ -38,7 +38,7 @@ def show_status(status: dict[str, Any]) -> None:
     for name, info in status.get("processes", {}).items():
         processes.add_row(name, str(info["pid"] or "down"), str(info["restarts"]), _dash(info["last_exit"]), info["log"])
     console.print(processes)
-    for name in ("upstream", "engine", "learner", "canary", "retention", "counts", "writer"):
+    for name in ("upstream", "engine", "weights", "judge_engine", "learner", "canary", "retention", "counts", "writer"):
         if status.get(name):
             console.print(f"[bold]{name}[/bold]  " + "  ".join(f"{key} {escape(_dash(value))}" for key, value in status[name].items()))
     scenarios = _table("scenario", "head", "records", "hold", "may hold", "days", "dropped", "of those never learned from")

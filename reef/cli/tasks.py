@@ -56,13 +56,14 @@ def check_tasks(
     """Have each grader grade the examples of its task: it must tell the good from the bad."""
     from reef.cli.show_tasks import Checked, show_check
     from reef.evaluation import checking
+    from reef.harness.bounds import bounds
     from reef.harness.sandbox import Sandbox
 
     evaluation = _evaluation(config)
     tasks = _loaded(file, evaluation)
     if unknown := set(only or ()) - {task.id for task in tasks}:
         raise ConfigError(f"{file} has no task {min(unknown)}", hint="`reef tasks list` names them.")
-    sandbox = Sandbox(evaluation.sandbox)
+    sandbox = Sandbox(evaluation.sandbox, bounds=bounds(memory_mb=evaluation.trial_memory_mb, processes=evaluation.trial_processes))
     judge = _judge(url, scenario, model or evaluation.judge_model)
     checked = Checked()
     for task in tasks:

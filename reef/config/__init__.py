@@ -11,10 +11,12 @@ from reef.config.section import Section
 from reef.config.serving import (
     DIALECTS,
     ENGINE,
+    JUDGE,
     KINDS,
     NEED_URL,
     REHEARSAL,
     Alias,
+    JudgeEngineConfig,
     ListenConfig,
     ServingConfig,
     Targets,
@@ -27,6 +29,7 @@ from reef.config.whole import Config, with_engine
 __all__ = [
     "DIALECTS",
     "ENGINE",
+    "JUDGE",
     "KINDS",
     "NEED_URL",
     "REHEARSAL",
@@ -37,6 +40,7 @@ __all__ = [
     "Config",
     "EvaluationConfig",
     "ExecutionConfig",
+    "JudgeEngineConfig",
     "LearnerConfig",
     "ListenConfig",
     "RehearsalConfig",

@@ -52,7 +52,15 @@ class TrainingConfig(Section):
     keep_optimizer: bool = Field(True, description="Keep the optimizer's state with the checkpoint: twice the size of what is trained.")
     nice: int = Field(10, ge=0, le=19, description="Priority below that of serving.")
     threads: int = Field(0, ge=0, le=1024, description="Of each process, on the CPU; 0: half of the machine's cores, shared among them.")
-    processes: int = Field(1, ge=1, le=64, description="More than one shards model and optimizer by FSDP2 under torchrun.")
+    processes: int = Field(1, ge=1, le=64, description="More than one shards model and optimizer among them by FSDP2.")
+    backend: Literal["local", "ray"] = Field(
+        "local", description="`local`: on this machine, several under torchrun; `ray`: by Ray Train on a Ray cluster (the extra `ray`)."
+    )
+    address: str = Field(
+        "",
+        description="The cluster, for `ray`: `auto` or `HOST:PORT`, with the state folder and the model under the same paths on all of "
+        "its machines. Empty starts one of its own on this machine.",
+    )
     timeout_s: float = Field(3600.0, gt=0, description="Bound on making one candidate.")
 
     @field_validator("betas")
@@ -88,7 +96,7 @@ class EvaluationConfig(Section):
     adapter: str = Field(
         "pi",
         description="Name in `reef.adapters`: the coding agent that runs the tasks; `chat` for none: the prompt is one request, "
-        "for weights.",
+        "for weights; `rules`: the same with the `AGENTS.md` of the harness as its system message.",
     )
     alpha: float = Field(0.05, gt=0, lt=1, description="Bound on the chance that a useless candidate is ever released in the chain's life.")
     min_effect: float = Field(
@@ -108,6 +116,10 @@ class EvaluationConfig(Section):
     price_in: float = Field(0.0, ge=0, description="What a million prompt tokens cost, in any currency.")
     price_out: float = Field(0.0, ge=0, description="What a million completion tokens cost.")
     trial_timeout_s: float = Field(120.0, gt=0, description="Bound on one trial.")
+    trial_memory_mb: int | None = Field(
+        None, ge=16, description="Memory that each command of a trial may take in the sandbox. Empty: half of the machine's."
+    )
+    trial_processes: int = Field(2048, ge=8, description="Processes and threads that each command of a trial may have there at a time.")
     parallel: int = Field(2, ge=1, le=256, description="Trials that run at the same time.")
     sandbox: str = Field("auto", pattern="^(auto|bubblewrap|none)$", description="`auto` takes bubblewrap where it works.")
 

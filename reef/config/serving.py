@@ -11,6 +11,8 @@ from reef.config.section import Section
 REHEARSAL = "rehearsal"
 ENGINE = "engine"
 """What the upstream is called that the engine of `serving.vllm` is."""
+JUDGE = "judge"
+"""And the one on which candidates with full weights are tried."""
 DIALECTS = ("chat", "responses", "messages")
 KINDS = ("openai", "anthropic", "vllm", "litellm", "rehearsal")
 """Upstreams that come with Reef; others are plugins."""
@@ -76,6 +78,17 @@ Alias = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Targets = Annotated[tuple[str, ...], Field(min_length=1), BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 
 
+class JudgeEngineConfig(Section):
+    """``serving.vllm.judge_engine``: the engine for candidates with full weights; all else is as in ``serving.vllm``."""
+
+    port: int = Field(0, ge=0, le=65535, description="0 picks a free one.")
+    nice: int = Field(10, ge=0, le=19, description="Priority below that of serving.")
+    gpu_memory: float | None = Field(None, gt=0, le=1, description="Share of each GPU's memory that it may use. Empty: as the other's.")
+    environment: dict[str, str] = Field(
+        default_factory=dict, description="Further environment variables for it, as `CUDA_VISIBLE_DEVICES` to give it GPUs of its own."
+    )
+
+
 class VLLMConfig(Section):
     """``serving.vllm``: the engine that Reef runs, or one that runs already and is only watched."""
 
@@ -95,11 +108,18 @@ class VLLMConfig(Section):
     max_lora_rank: Literal[8, 16, 32, 64, 128, 256] = Field(16, description="The largest rank of a LoRA.")
     max_loras: int = Field(64, ge=1, le=4096, description="LoRAs kept in the memory of the host; others are read again when asked for.")
     tool_parser: str = Field("hermes", description="How vLLM finds tool calls in an answer; empty: it does not look for any.")
+    chat_template: str = Field(
+        "",
+        description="A Jinja2 file, relative to serve.yaml, that shows the conversation to the model, for one whose own template knows no "
+        "tools, say; recipes read it too. Empty: the model's own.",
+    )
     sync: Literal["auto", "gloo", "nccl", "disk", "none"] = Field(
         "auto",
         description="How full weights are brought in while it serves. `auto`: over gloo where the engine has Reef's worker, else from "
         "the disk; `nccl` needs a GPU of its own for the sender; `none` starts the engine without Reef's worker.",
     )
+    sync_timeout_s: float = Field(600.0, gt=0, description="Bound on bringing full weights in; the old ones serve meanwhile and after it.")
+    judge_engine: JudgeEngineConfig = JudgeEngineConfig()
     kv_cache_gib: int = Field(1, ge=1, le=4096, description="Memory for prompts and answers under way, on a machine without a GPU.")
     gpu_memory: float = Field(0.9, gt=0, le=1, description="Share of each GPU's memory that it may use.")
     tensor_parallel: int = Field(1, ge=1, le=64, description="GPUs that share one copy of the model.")
@@ -131,7 +151,15 @@ class VLLMConfig(Section):
     @property
     def url(self) -> str:
         """Its address, without ``/v1``. The port of one that Reef runs is 0 until the supervisor has found a free one."""
-        return self.attach or f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        return self.attach or self._address(self.port)
+
+    @property
+    def judge_url(self) -> str:
+        """The same of the engine that full weights are judged on."""
+        return self._address(self.judge_engine.port)
+
+    def _address(self, port: int) -> str:
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{port}"
 
     @property
     def served_name(self) -> str:
@@ -142,6 +170,24 @@ class VLLMConfig(Section):
     def upstream(self) -> UpstreamConfig:
         """It, as a place where answers come from."""
         return UpstreamConfig(kind="vllm", url=self.url + "/v1", model=self.served_name, key_env=self.key_env, timeout_s=self.timeout_s)
+
+    @property
+    def judge_upstream(self) -> UpstreamConfig:
+        """The engine that full weights are judged on, as a place where answers come from. It calls its model by its candidate."""
+        return UpstreamConfig(kind="vllm", url=self.judge_url + "/v1", timeout_s=self.timeout_s)
+
+    def of_candidate(self, folder: str, *, name: str, dtype: str) -> VLLMConfig:
+        """The engine that a candidate is judged on.
+
+        Args:
+            folder: of its weights.
+            name: what it is asked for as.
+            dtype: what is computed in: a checkpoint is float32 whatever its base was.
+        """
+        own = self.judge_engine
+        changed = {"model": folder, "attach": "", "name": name, "port": own.port, "key_env": "", "dtype": dtype, "lora_slots": 0}
+        changed |= {"sync": "none", "environment": self.environment | own.environment, "gpu_memory": own.gpu_memory or self.gpu_memory}
+        return self.model_copy(update=changed)
 
 
 class ServingConfig(Section):

@@ -11,7 +11,7 @@ from reef.config.keeping import AuthConfig, RehearsalConfig, ScenariosConfig, St
 from reef.config.learning import EvaluationConfig, ExecutionConfig, LearnerConfig, TrainingConfig
 from reef.config.releasing import ReleaseConfig
 from reef.config.section import Section
-from reef.config.serving import ENGINE, NEED_URL, Alias, ListenConfig, ServingConfig, Targets, UpstreamConfig, UpstreamName
+from reef.config.serving import ENGINE, JUDGE, NEED_URL, Alias, ListenConfig, ServingConfig, Targets, UpstreamConfig, UpstreamName
 
 
 class Config(Section):
@@ -54,7 +54,19 @@ class Config(Section):
         """Every upstream by its name, the default first."""
         first = {"upstream": self.upstream} if self.upstream.url or self.upstream.kind not in NEED_URL else {}
         engine = {ENGINE: self.serving.vllm.upstream} if self.serving.vllm.wanted else {}
-        return first | engine | self.upstreams
+        judge = {JUDGE: self.serving.vllm.judge_upstream} if self.judges_full_weights else {}
+        return first | engine | self.upstreams | judge
+
+    @property
+    def _own_upstreams(self) -> dict[str, str]:
+        """Upstreams that are there without being configured as such, and what each is."""
+        engine = {ENGINE: "the engine of serving.vllm"} if self.serving.vllm.wanted else {}
+        return engine | ({JUDGE: "the engine that full weights are judged on"} if self.judges_full_weights else {})
+
+    @property
+    def judges_full_weights(self) -> bool:
+        """Whether candidates are whole models, which an engine of their own is started for."""
+        return self.serving.vllm.wanted and self.training.method == "full"
 
     @property
     def default_model(self) -> str:
@@ -67,8 +79,8 @@ class Config(Section):
         for name, upstream in self.upstreams.items():
             if name == "upstream" and self.upstream.url:
                 raise ValueError("upstreams.upstream: that is the name of the `upstream` section's; choose another")
-            if name == ENGINE and self.serving.vllm.wanted:
-                raise ValueError(f"upstreams.{ENGINE}: that is the name of the engine of serving.vllm; choose another")
+            if name in self._own_upstreams:
+                raise ValueError(f"upstreams.{name}: that is the name of {self._own_upstreams[name]}; choose another")
             if upstream.kind in NEED_URL and not upstream.url:
                 raise ValueError(f"upstreams.{name}.url: is needed for an upstream of kind {upstream.kind}")
         for name, upstream in known.items():

@@ -21,8 +21,9 @@ from typing import NamedTuple
 import sqlalchemy as sa
 import structlog
 
+from reef.artifacts.folders import Kind, kind_of
 from reef.artifacts.repository import ArtifactRepository
-from reef.config import ENGINE, Config
+from reef.config import ENGINE, JUDGE, Config
 from reef.errors import ReefError
 from reef.experience import jsontext
 from reef.releases import rollout, schema, staging
@@ -148,21 +149,41 @@ class Routing:
             elif Component.MODEL.value in others and (self._engine is None or scenario in self._staged):
                 # lost by the engine: asked for all the same, and refused there; the base weights never answer in their place
                 found[scenario] = self._weights(staged_name(scenario, self._staged.get(scenario) or step))
+            elif (there := self._staged.get(scenario)) is not None and self._is_full(connection, scenario, there):
+                # rolled back to before any weights: these answer until the engine's own are in their place again
+                found[scenario] = self._weights(staged_name(scenario, there))
         return found
 
-    def _weights(self, name: str) -> Policy:
+    def _is_full(self, connection: sa.Connection, scenario: str, step: int) -> bool:
+        """Whether the weights of a release are those of a whole model."""
+        releases = schema.releases
+        query = sa.select(releases.c.others).where(releases.c.scenario == scenario, releases.c.step == step)
+        content = (connection.execute(query).scalar() or {}).get(Component.MODEL.value)
+        try:
+            return content is not None and kind_of(self._artifacts.read(content["commit"])) is Kind.CHECKPOINT
+        except ReefError as error:
+            log.error("weights that cannot be read", of=f"release {step} of {scenario}", reason=error.message)
+            return False
+
+    def _weights(self, name: str, *, upstream: str = ENGINE) -> Policy:
         """Where requests go for weights: from the names that the model below them has."""
         engine = self._engine
         if engine is None:  # whoever runs one gave it the name, and the default upstream is it
             return Policy(default=name)
-        target = f"{ENGINE}/{name}"
+        target = f"{upstream}/{name}"
         return Policy(models={own: target for own in engine.names}, default=target if engine.is_default else "")
 
     def _of_canary(self, canary: Rollout) -> Policy | None:
         candidate = canary.candidate
         if content := candidate.components.get(Component.ROUTING.value):
             return self._read(content.commit, what=candidate.id)
-        return self._weights(staged_name(candidate.scenario, candidate.id))
+        content = candidate.components.get(Component.MODEL.value)
+        try:
+            full = content is not None and kind_of(self._artifacts.read(content.commit)) is Kind.CHECKPOINT
+        except ReefError as error:
+            log.error("weights that cannot be read", of=candidate.id, reason=error.message)
+            return None
+        return self._weights(staged_name(candidate.scenario, candidate.id), upstream=JUDGE if full else ENGINE)
 
     def _read(self, commit: str, *, what: str) -> Policy | None:
         """A policy; None where there is none that can be used, which the log says: requests go where they went."""

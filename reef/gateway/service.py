@@ -97,7 +97,7 @@ def _upstreams(upstreams: Upstreams, reachable: dict[str, bool]) -> dict[str, An
     """The upstreams, the default one first and by itself as well."""
     listed = [
         {"name": name, "kind": one.config.kind, "url": one.url, "model": one.model, "reachable": reachable[name]}
-        for name, one in upstreams.named.items()
+        for name, one in upstreams.shown.items()
     ]
     default = listed[0] if listed else {"url": "", "model": "", "reachable": False}
     return {
@@ -112,13 +112,15 @@ def _others(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if (supervisor := _read(folder / "processes.json")) is not None:
         found.update({name: supervisor[name] for name in ("url", "processes") if name in supervisor})
-    for name in ("learner", "retention"):
+    for name in ("learner", "retention", "weights"):
         if (told := _read(folder / f"{name}.json")) is not None:
             found[name] = told
     if (told := _read(folder / "canary.json")) is not None and (told.get("under_way") or told.get("error")):
         found["canary"] = told
     if (engine := notes.described(folder)) is not None:
         found["engine"] = engine
+    if (engine := notes.described(folder.parent / notes.JUDGE / folder.name)) is not None and engine["state"] != "stopped":
+        found["judge_engine"] = engine
     return found
 
 

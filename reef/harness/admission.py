@@ -30,12 +30,12 @@ _CODE_KEY = re.compile(
 _DATA_FILES = (".json", ".yaml", ".yml", ".toml", ".ini", ".env")
 
 
-def admit(tree: Tree, *, adapter: Adapter, base: Tree, forbidden: Iterable[str] = ()) -> None:
+def admit(tree: Tree, *, adapter: Adapter | None, base: Tree, forbidden: Iterable[str] = ()) -> None:
     """Let a candidate through to its trials, or say why not.
 
     Args:
         tree: the candidate.
-        adapter: the coding agent that will run it.
+        adapter: the coding agent that will run it; None: there is none.
         base: the head it starts from. What it already holds is not held against the candidate.
         forbidden: texts of the evaluation set (ids, prompts, expected answers) that may not turn up in a candidate.
 
@@ -52,7 +52,8 @@ def admit(tree: Tree, *, adapter: Adapter, base: Tree, forbidden: Iterable[str] 
     for path in changed:
         _refuse_code(path, tree=tree, base=base)
     _refuse_leaks(tree, base=base, forbidden=forbidden)
-    adapter.render(tree, binding=Binding("http://127.0.0.1:8900/v1", "admission"))
+    if adapter is not None:
+        adapter.render(tree, binding=Binding("http://127.0.0.1:8900/v1", "admission"))
 
 
 def _refuse_secrets(path: str, *, tree: Tree) -> None:

@@ -113,6 +113,8 @@ class EpisodeRunner:
 
     def _outcome(self, done: Completed, *, timeout_s: float) -> Outcome:
         outcome = self.adapter.outcome(stdout=done.stdout, stderr=done.stderr, returncode=done.returncode)
+        if done.exceeded:
+            return Outcome(outcome.answer, "harness", f"ended since it took {done.exceeded}")
         if not done.timed_out:
             return outcome
         # a run that was still being refused by the model when time was up is not the harness's doing; any other is

@@ -1,5 +1,6 @@
 """Where commands of a harness run: bubblewrap without a network and without this machine's files, or, where there is none, a process
-group of its own with a clean environment. Either way with a bound on time and on output, after which nothing of it is left running."""
+group of its own with a clean environment. Either way with bounds on time, memory, processes and output, after which nothing of it is left
+running."""
 
 from __future__ import annotations
 
@@ -19,6 +20,8 @@ from typing import IO, Literal
 
 from reef.errors import SandboxError
 from reef.harness import relay
+from reef.harness.bounds import INTERVAL_S, Bounds, Watch
+from reef.harness.bounds import bounds as default_bounds
 
 Kind = Literal["bubblewrap", "none"]
 
@@ -44,6 +47,8 @@ class Completed:
     stderr: str
     timed_out: bool
     duration_s: float
+    exceeded: str = ""
+    """What it took too much of and was ended for, in words; also the last line of ``stderr``."""
 
 
 class Sandbox:
@@ -51,16 +56,18 @@ class Sandbox:
 
     Args:
         kind: ``auto`` takes bubblewrap where it works.
+        bounds: of each command; half of this machine's memory where nothing is said.
 
     Raises:
         SandboxError: bubblewrap was asked for and does not work here.
     """
 
-    def __init__(self, kind: str = "auto") -> None:
+    def __init__(self, kind: str = "auto", *, bounds: Bounds | None = None) -> None:
         problem = bubblewrap_problem() if kind != "none" else ""
         if kind == "bubblewrap" and problem:
             raise SandboxError(f"bubblewrap does not work here: {problem}", hint="apt install bubblewrap, or evaluation.sandbox: none.")
         self.kind: Kind = "none" if kind == "none" or problem else "bubblewrap"
+        self._bounds = bounds or default_bounds()
 
     @property
     def isolated(self) -> bool:
@@ -96,12 +103,13 @@ class Sandbox:
             SandboxError: the command could not be started.
         """
         if not self.isolated:
-            return _run(argv, cwd=cwd, env=env, timeout_s=timeout_s)
+            return _run(argv, cwd=cwd, env=env, timeout_s=timeout_s, bounds=self._bounds)
         command = list(argv)
         if gateway_socket is not None:
             command = [sandbox_python(), "-I", "-S", _RELAY, str(RELAY_PORT), _SOCKET, *argv]
         outside = _bubblewrap(writable=writable, readable=readable, gateway_socket=gateway_socket)
-        completed = _run([*outside, "--chdir", str(cwd), "--", *command], cwd=Path("/"), env=env, timeout_s=timeout_s)
+        argv = [*outside, "--chdir", str(cwd), "--", *command]
+        completed = _run(argv, cwd=Path("/"), env=env, timeout_s=timeout_s, bounds=self._bounds)
         if completed.returncode != 0 and completed.stderr.startswith("bwrap: "):
             raise SandboxError(f"the sandbox did not start: {completed.stderr.strip()[:500]}", hint="Try `reef doctor`.")
         return completed
@@ -146,6 +154,7 @@ def _bubblewrap(*, writable: Mapping[Path, Path], readable: Sequence[Path], gate
     for name in _ETC:
         argv += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     argv += ["--proc", "/proc", "--dev", "/dev", "--size", str(_TMP_BYTES), "--tmpfs", "/tmp", "--dir", "/run/reef"]  # noqa: S108
+    argv += ["--size", str(_TMP_BYTES), "--tmpfs", "/dev/shm"]  # noqa: S108
     for path in dict.fromkeys((python_folder(), *(path.resolve() for path in readable))):
         if not path.is_relative_to("/usr"):
             argv += ["--ro-bind", str(path), str(path)]
@@ -156,7 +165,7 @@ def _bubblewrap(*, writable: Mapping[Path, Path], readable: Sequence[Path], gate
     return argv
 
 
-def _run(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout_s: float) -> Completed:
+def _run(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout_s: float, bounds: Bounds) -> Completed:
     started = time.monotonic()
     try:
         process = subprocess.Popen(
@@ -173,16 +182,20 @@ def _run(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], timeout_s: f
     with process:
         assert process.stdout and process.stderr
         try:
-            output, timed_out = _collect(process, process.stdout, process.stderr, deadline=started + timeout_s)
+            watch = Watch(process.pid, bounds)
+            output, timed_out, exceeded = _collect(process, process.stdout, process.stderr, deadline=started + timeout_s, watch=watch)
         finally:
             _end(process)
     returncode = process.returncode if process.returncode >= 0 else 128 - process.returncode
     stdout, stderr = (data[-OUTPUT_BYTES:].decode("utf-8", errors="replace") for data in output)
-    return Completed(returncode, stdout, stderr, timed_out, time.monotonic() - started)
+    if exceeded:
+        stderr += f"\nended by Reef: it took {exceeded}"
+    return Completed(returncode, stdout, stderr, timed_out, time.monotonic() - started, exceeded)
 
 
-def _collect(process: subprocess.Popen[bytes], *streams: IO[bytes], deadline: float) -> tuple[list[bytearray], bool]:
-    """Read both streams to their end, or until the deadline. A grandchild that keeps a pipe open does not keep us here."""
+def _collect(process: subprocess.Popen[bytes], *streams: IO[bytes], deadline: float, watch: Watch) -> tuple[list[bytearray], bool, str]:
+    """Read both streams to their end, or until the deadline or a bound is passed; says which. A grandchild that keeps a pipe open does not
+    keep us here."""
     output = [bytearray() for _ in streams]
     with selectors.DefaultSelector() as selector:
         for stream, kept in zip(streams, output, strict=True):
@@ -190,15 +203,23 @@ def _collect(process: subprocess.Popen[bytes], *streams: IO[bytes], deadline: fl
         while selector.get_map():
             remaining = deadline - time.monotonic()
             if remaining <= 0:
-                return output, True
-            ready = selector.select(min(remaining, 0.1))
+                return output, True, ""
+            ready = selector.select(min(remaining, INTERVAL_S))
             if not ready and process.poll() is not None:
-                return output, False
+                return output, False, ""
             for key, _ in ready:
                 _read(selector, key)
+            if exceeded := watch.exceeded():
+                return output, False, exceeded
+    while process.poll() is None:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            return output, True, ""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, deadline - time.monotonic()))
-    return output, process.poll() is None
+            process.wait(min(remaining, INTERVAL_S))
+        if exceeded := watch.exceeded():
+            return output, False, exceeded
+    return output, False, ""
 
 
 def _read(selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:

@@ -1,4 +1,4 @@
-"""Trials without a coding agent: the task's prompt is one chat request, and what is answered is the outcome. For weights."""
+"""Trials without a coding agent: the task's prompt is one chat request, and what is answered is the outcome."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from reef.learner.model import GatewayModel
 from reef.types import File, Setup, Tree
 
 CHAT = "chat"
-"""What ``evaluation.adapter`` says where there is no agent."""
+"""What ``evaluation.adapter`` says where there is no agent, and the harness is none of the model's business."""
+RULES = "rules"
+"""The same where the rules of the harness are the system message."""
+WITHOUT_AGENT = (CHAT, RULES)
+RULES_FILE = "AGENTS.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,11 @@ class ChatRunner:
 
     Args:
         model_for: gives what to ask, of a scenario.
+        rules: whether it is told the rules of the harness.
     """
 
     model_for: Callable[[str], GatewayModel]
+    rules: bool = False
 
     @contextlib.contextmanager
     def run(
@@ -65,7 +71,7 @@ class ChatRunner:
             UpstreamError: the model did not answer; a fault of the infrastructure.
         """
         if setup.command or setup.container is not None:
-            raise ConfigError(f"a task with a set-up command or a container cannot be asked as a {CHAT}", hint="Set evaluation.adapter.")
+            raise ConfigError("a task with a set-up command or a container cannot be one request", hint="Set evaluation.adapter.")
         workspace = Path(tempfile.mkdtemp(prefix="reef-chat-"))
         try:
             for name, given in files.items():
@@ -74,11 +80,16 @@ class ChatRunner:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(given.encode() if isinstance(given, str) else given.data)
             started = time.monotonic()
-            answer = self.model_for(scenario).ask([{"role": "user", "content": prompt}], purpose=session)
+            answer = self.model_for(scenario).ask([*self._system(tree), {"role": "user", "content": prompt}], purpose=session)
             yield Answered(workspace, answer, time.monotonic() - started)
         finally:
             shutil.rmtree(workspace, ignore_errors=True)
 
+    def _system(self, tree: Tree) -> list[dict[str, str]]:
+        """As a program does that fetches the harness for its system message, `recipes.selfplay` say."""
+        told = tree[RULES_FILE].data.decode("utf-8", "replace").strip() if self.rules and RULES_FILE in tree else ""
+        return [{"role": "system", "content": told}] if told else []
+
 
 def _nothing_to_run(*_arguments: object, **_options: object) -> object:
-    raise ConfigError(f"a grader that runs commands needs an agent's sandbox, and evaluation.adapter is {CHAT}", hint="Name an adapter.")
+    raise ConfigError("a grader that runs commands needs an agent's sandbox, and evaluation.adapter names no agent", hint="Name one.")

@@ -9,6 +9,7 @@ from pathlib import Path
 from reef.config import Config, TrainingConfig
 from reef.errors import ConfigError
 from reef.serving.models import resolving
+from reef.training.prompts import ChatPrompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class TrainingGround:
     """Folders of trainings under way and of what they start from, by scenario."""
     max_staleness: int
     """How many releases a record may be older than the head."""
+    chat_template: Path | None = None
+    """What shows a conversation to the model instead of the template of its own."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Set when the learner ends."""
 
@@ -36,6 +39,7 @@ class TrainingGround:
             base_dir=config.path(""),
             jobs=config.state_dir / "training",
             max_staleness=config.reef.max_staleness,
+            chat_template=config.path(config.serving.vllm.chat_template) if config.serving.vllm.chat_template else None,
             stop=stop,
         )
 
@@ -50,6 +54,14 @@ class TrainingGround:
                 "there is no model to train", hint="Set serving.vllm.model, or training.base with an engine that runs already."
             )
         return self.folder(self.model)
+
+    def prompts(self) -> ChatPrompts:
+        """Conversations as the tokens that the model reads.
+
+        Raises:
+            ConfigError: the model or its chat template is not there.
+        """
+        return ChatPrompts(self.base(), template=self.chat_template)
 
     def folder(self, model: str) -> Path:
         """The folder of a model, named as in ``serving.vllm.model``. One that Reef can make is made; nothing else is fetched.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from reef.artifacts.tree import changed_paths
 from reef.config import Config
-from reef.errors import ConfigError, NotFound
+from reef.errors import InvalidTree, NotFound
 from reef.evaluation import splits
 from reef.evaluation.evaluator import Evaluator
 from reef.evaluation.execution import Execution, LocalExecution
@@ -16,11 +17,11 @@ from reef.evaluation.verdicts import undecided
 from reef.experience.store import ExperienceStore
 from reef.harness.adapter import load_adapter
 from reef.harness.admission import admit
-from reef.learner.chat_runner import CHAT
+from reef.learner.chat_runner import RULES, RULES_FILE, WITHOUT_AGENT, ChatRunner
 from reef.learner.workplace import HarnessWorkplace
 from reef.releases import sealed
 from reef.releases.controller import Controller
-from reef.types import Candidate, Release, Task, Tree, Verdict
+from reef.types import Candidate, Component, Release, Task, Tree, Verdict
 
 
 class HarnessJudge:
@@ -30,7 +31,7 @@ class HarnessJudge:
         self._config = config
         self._store = store
         self._controller = controller
-        self._adapter = None if config.evaluation.adapter == CHAT else load_adapter(config.evaluation.adapter)
+        self._adapter = None if config.evaluation.adapter in WITHOUT_AGENT else load_adapter(config.evaluation.adapter)
         told = config.evaluation
         self._tasks: tuple[Task, ...] = load_tasks(config.path(told.tasks), shares=told.splits) if told.tasks else ()
         self._tools: Tools | None = None
@@ -43,7 +44,7 @@ class HarnessJudge:
 
     def admit(self, tree: Tree, *, base: Tree) -> None:
         if self._adapter is None:
-            raise ConfigError(f"a harness cannot be judged where evaluation.adapter is {CHAT}", hint="Name a coding agent's adapter.")
+            _only_rules(tree, base=base, adapter=self._config.evaluation.adapter)
         admit(tree, adapter=self._adapter, base=base, forbidden=[text for task in self._tasks for text in _never_told(task)])
 
     def withheld(self, scenario: str) -> frozenset[str]:
@@ -60,7 +61,7 @@ class HarnessJudge:
             tasks=self._tasks,
             config=self._config.evaluation,
             spent=spent,
-            agent=self._agent(),
+            agent=self._agent(head),
             meter=lambda session: self._used(candidate.scenario, session),
         )
         return evaluator.judge(
@@ -105,11 +106,16 @@ class HarnessJudge:
             progress=progress,
         )
 
-    def _agent(self) -> str:
-        """What runs have to have in common to be comparable, beside the task."""
+    def _agent(self, head: Release | None = None) -> str:
+        """What runs have to have in common to be comparable, beside the task.
+
+        Args:
+            head: whose weights both sides ask, where it has some of its own: runs with the weights before them are of another agent.
+        """
         models = (self._config.default_model, self._config.evaluation.judge_model)
-        agent = (CHAT,) if self._adapter is None else (self._adapter.name, self._adapter.install.version)
-        return " ".join((*agent, *models)).strip()
+        agent = (self._config.evaluation.adapter,) if self._adapter is None else (self._adapter.name, self._adapter.install.version)
+        weights = head.components.get(Component.MODEL.value) if head is not None else None
+        return " ".join((*agent, *models, *([weights.content_id] if weights else []))).strip()
 
     def _used(self, scenario: str, session: str) -> Tokens:
         """What a trial used, by its records: they are written before the agent has its answers."""
@@ -121,6 +127,11 @@ class HarnessJudge:
 
     def _execution(self, scenario: str, progress: Callable[[str], None]) -> Execution:
         """Where its trials run. The first time, the coding agent is installed, or the cluster is told how to."""
+        if self._adapter is None:
+            ask = HarnessWorkplace.of(self._config)
+            runner = ChatRunner(lambda name: ask.model_for(name, url=ask.gateway_url, model=self._config.default_model), rules=True)
+            asked = ask.model_for(scenario, url=ask.gateway_url)
+            return LocalExecution(runner=runner, model=asked, workers=self._config.evaluation.parallel)
         told = self._config.execution
         workers = told.workers or self._config.evaluation.parallel
         if told.backend == "ray":
@@ -137,6 +148,15 @@ class HarnessJudge:
             progress(f"installing {self._config.evaluation.adapter}")
             self._tools = HarnessWorkplace.of(self._config).open_here()
         return self._tools
+
+
+def _only_rules(tree: Tree, *, base: Tree, adapter: str) -> None:
+    """Raise InvalidTree where trials could not tell whether what a candidate changes is any good."""
+    hint = f"evaluation.adapter: {RULES} tries {RULES_FILE} as the system message; a coding agent's adapter tries the whole harness."
+    if adapter != RULES:
+        raise InvalidTree(f"a harness cannot be judged where evaluation.adapter is {adapter}", hint=hint)
+    if unread := [path for path in changed_paths(base, tree) if path != RULES_FILE]:
+        raise InvalidTree(f"{unread[0]} is read by nobody here: {RULES_FILE} alone is", hint=hint)
 
 
 def _never_told(task: Task) -> Iterator[str]:

@@ -127,6 +127,15 @@ class Recipe(ABC):
         self.batch_size = batch_size
         self.options = options
 
+    @property
+    def parts(self) -> Sequence[Recipe]:
+        """The recipes that take turns in each scenario: here, itself alone.
+
+        A recipe that is made of others gives those, and takes no step itself. Each has a name, a component and, by its name, a consumption
+        of its own: a report may serve each of them, and each of them once.
+        """
+        return (self,)
+
     @abstractmethod
     def select(self, bench: Workbench) -> Selection:
         """Pick the next batch from reports this recipe has not consumed; an empty Selection waits for more."""

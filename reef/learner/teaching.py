@@ -6,7 +6,7 @@ from collections import Counter
 
 from reef.errors import Unprocessable
 from reef.learner.recipe import Workbench
-from reef.training.prompts import ChatPrompts, with_note
+from reef.training.prompts import with_note
 from reef.training.sample import InvalidSample, Sample, Teacher
 
 
@@ -24,7 +24,7 @@ class Teaching:
     def __init__(self, bench: Workbench) -> None:
         assert bench.ground is not None
         self._store = bench.store
-        self._prompts = ChatPrompts(bench.ground.base())
+        self._prompts = bench.ground.prompts()
         self.left_out: Counter[str] = Counter()
         """Samples that got no teacher, by reason."""
 

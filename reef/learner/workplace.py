@@ -12,6 +12,7 @@ from reef.config import Config
 from reef.errors import SandboxError
 from reef.evaluation.ray_execution import Tools
 from reef.harness.adapter import load_adapter
+from reef.harness.bounds import PROCESSES, bounds
 from reef.harness.bridge import Bridge, listens
 from reef.harness.episode import EpisodeRunner
 from reef.harness.install import install
@@ -39,6 +40,9 @@ class HarnessWorkplace:
     model: str
     judge_model: str
     timeout_s: float
+    memory_mb: int | None = None
+    """Of each command of a trial; None: half of what the machine has that it runs on."""
+    processes: int = PROCESSES
 
     @classmethod
     def of(cls, config: Config) -> HarnessWorkplace:
@@ -53,6 +57,8 @@ class HarnessWorkplace:
             model=config.default_model,
             judge_model=config.evaluation.judge_model or config.default_model,
             timeout_s=config.evaluation.trial_timeout_s,
+            memory_mb=config.evaluation.trial_memory_mb,
+            processes=config.evaluation.trial_processes,
         )
 
     def open_here(self) -> Tools:
@@ -81,7 +87,7 @@ class HarnessWorkplace:
         runner = EpisodeRunner(
             adapter=adapter,
             installed=install(adapter),
-            sandbox=Sandbox(self.sandbox),
+            sandbox=Sandbox(self.sandbox, bounds=bounds(memory_mb=self.memory_mb, processes=self.processes)),
             gateway_socket=path,
             gateway_url=url,
             token=self.token,
@@ -90,6 +96,6 @@ class HarnessWorkplace:
         )
         return Tools(runner, lambda scenario: self.model_for(scenario, url=url))
 
-    def model_for(self, scenario: str, *, url: str) -> GatewayModel:
-        """The model of graders that ask one. Its exchanges are trials': no proposer is shown them."""
-        return GatewayModel(url=url, token=self.token, model=self.judge_model, scenario=scenario, temperature=0.0)
+    def model_for(self, scenario: str, *, url: str, model: str = "") -> GatewayModel:
+        """The model of graders that ask one, or another. Its exchanges are trials': no proposer is shown them."""
+        return GatewayModel(url=url, token=self.token, model=model or self.judge_model, scenario=scenario, temperature=0.0)

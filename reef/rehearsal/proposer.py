@@ -21,6 +21,8 @@ from reef.rehearsal.words import key_words
 MARKER = "reef-purpose: propose-harness-edit"
 RETRY = "reef-retry:"
 UNKNOWN = "(not recorded)"
+ONLY_RULES = "no other file is read"
+"""Said where a harness is its rules alone."""
 Kind = Literal["useful", "useless", "harmful", "invalid"]
 KINDS: tuple[str, ...] = get_args(Kind)
 
@@ -72,20 +74,20 @@ def propose(conversation: Conversation, *, script: Sequence[str]) -> Reply:
         return _answer("Keep the user's files safe", edits=[_append("AGENTS.md", f"- {rule}\n")])
     if kind == "useless":
         return _answer("A calmer tone", edits=[_append("AGENTS.md", "- Prefer a calm and friendly tone in the last sentence.\n")])
-    return _useful(blocks)
+    return _useful(blocks, only_rules=ONLY_RULES in conversation.system)
 
 
-def _useful(blocks: Sequence[_Block]) -> Reply:
+def _useful(blocks: Sequence[_Block], *, only_rules: bool) -> Reply:
     """Turn what the users said into guidance.
 
     Feedback on a run becomes a skill described by the run's key words, so that it is read for the next task of its kind; feedback
-    whose run says nothing of itself becomes a rule for every task.
+    whose run says nothing of itself becomes a rule for every task, and so does all of it where nothing but rules is read.
     """
     present = {block.text.partition("\n")[0].removeprefix("path: "): block.text for block in blocks if block.kind == "file"}
     skills: dict[str, list[str]] = {}
     rules: list[str] = []
     for lesson in _lessons(blocks):
-        into = skills.setdefault(lesson.about[0], []) if lesson.about else rules
+        into = skills.setdefault(lesson.about[0], []) if lesson.about and not only_rules else rules
         into += [sentence for sentence in _sentences(lesson.feedback) if sentence not in into]
     edits = []
     for subject, sentences in skills.items():

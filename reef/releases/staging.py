@@ -30,6 +30,8 @@ class Wanted:
     name: str
     """What they are asked for as."""
     content: Content
+    head: bool = False
+    """Whether it is the newest release of its scenario."""
 
 
 def wanted(connection: sa.Connection, *, keep: int) -> list[Wanted]:
@@ -40,11 +42,12 @@ def wanted(connection: sa.Connection, *, keep: int) -> list[Wanted]:
     """
     releases, heads = schema.releases, schema.heads
     joined = releases.join(heads, (releases.c.scenario == heads.c.scenario) & (releases.c.step > heads.c.step - keep))
-    query = sa.select(releases.c.scenario, releases.c.step, releases.c.others).select_from(joined).order_by(releases.c.step.desc())
+    query = sa.select(releases.c.scenario, releases.c.step, releases.c.others, heads.c.step)
     found = []
-    for scenario, step, others in connection.execute(query):
+    for scenario, step, others, head in connection.execute(query.select_from(joined).order_by(releases.c.step.desc())):
         if content := others.get(Component.MODEL.value):
-            found.append(Wanted(scenario, step, staged_name(scenario, step), Content(content["content_id"], content["commit"])))
+            given = Content(content["content_id"], content["commit"])
+            found.append(Wanted(scenario, step, staged_name(scenario, step), given, head=step == head))
     tried = sa.select(schema.candidates).where(schema.candidates.c.state.in_(_TRIED)).order_by(schema.candidates.c.seq)
     for row in connection.execute(tried).mappings():
         candidate = rows.candidate_from(row)
@@ -67,6 +70,12 @@ def forget(tx: sa.Connection, engine: str, names: Iterable[str]) -> None:
     tx.execute(table.update().where(table.c.engine == engine, table.c.name.in_(list(names))).values(there=False))
 
 
+def put_away(tx: sa.Connection, engine: str, scenario: str) -> None:
+    """Note that an engine was rid of all of a scenario's weights on purpose. It lost nothing: it is as before the first of them."""
+    table = schema.staged
+    tx.execute(table.delete().where(table.c.engine == engine, table.c.scenario == scenario, table.c.step.is_not(None)))
+
+
 def noted(connection: sa.Connection, engine: str) -> set[str]:
     """The names that an engine has."""
     table = schema.staged
@@ -76,6 +85,13 @@ def noted(connection: sa.Connection, engine: str) -> set[str]:
 def names(connection: sa.Connection) -> set[str]:
     """The names that some engine has."""
     return set(connection.execute(sa.select(schema.staged.c.name).where(schema.staged.c.there)).scalars())
+
+
+def had(connection: sa.Connection, engine: str) -> set[str]:
+    """The scenarios of which an engine ever had a release's weights."""
+    table = schema.staged
+    query = sa.select(table.c.scenario).where(table.c.engine == engine, table.c.step.is_not(None)).distinct()
+    return set(connection.execute(query).scalars())
 
 
 def serving(connection: sa.Connection) -> dict[str, int | None]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, Self
 
 from reef import plugins
-from reef.config import DIALECTS, Config
+from reef.config import DIALECTS, JUDGE, Config
 from reef.errors import InvalidRequest, PluginError, UpstreamError
 from reef.experience import jsontext
 from reef.serving import litellm_library
@@ -38,6 +38,9 @@ class Upstreams:
 
     def __init__(self, config: Config) -> None:
         self.named: dict[str, Upstream] = {name: _build(name, section) for name, section in config.named_upstreams.items()}
+        hidden = JUDGE if config.judges_full_weights else ""
+        self.shown = {name: upstream for name, upstream in self.named.items() if name != hidden}
+        """Those that are for users: not the engine that candidates are judged on, which mostly is not there."""
         self.aliases = tuple(config.models)
         self._translators = {name: _translator(upstream) for name, upstream in self.named.items()}
         self._default = {dialect: self._route(dialect, [(name, "") for name in self.named][:1]) for dialect in DIALECTS}
@@ -123,19 +126,19 @@ class Upstreams:
         """
         if not self.named:
             raise self._unspoken("chat")
-        if len(self.named) == 1 and not self.aliases:
-            return await next(iter(self.named.values())).models()
-        lists = await asyncio.gather(*(_list(upstream) for upstream in self.named.values()))
+        if len(self.shown) == 1 and not self.aliases:
+            return await next(iter(self.shown.values())).models()
+        lists = await asyncio.gather(*(_list(upstream) for upstream in self.shown.values()))
         entries = [_entry(alias) for alias in self.aliases]
-        for number, (name, listed) in enumerate(zip(self.named, lists, strict=True)):
+        for number, (name, listed) in enumerate(zip(self.shown, lists, strict=True)):
             others = [model for model in listed if model["id"] not in self.aliases]
             entries += [{**model, "id": f"{name}/{model['id']}"} for model in others] if number else others
         return WholeAnswer(jsontext.dumps({"object": "list", "data": entries, "has_more": False}), where="reef")
 
     async def reachable(self) -> dict[str, bool]:
-        """Whether anything answers there, for each."""
-        found = await asyncio.gather(*(upstream.reachable() for upstream in self.named.values()))
-        return dict(zip(self.named, found, strict=True))
+        """Whether anything answers there, for each that is for users."""
+        found = await asyncio.gather(*(upstream.reachable() for upstream in self.shown.values()))
+        return dict(zip(self.shown, found, strict=True))
 
 
 def _build(name: str, section: Any) -> Upstream:

@@ -7,15 +7,11 @@ import signal
 import sys
 from pathlib import Path
 
-import structlog
-
-from reef import plugins, process
-from reef.errors import ReefError, TrainingError
+from reef import process
+from reef.errors import ReefError
 from reef.training import distributed
 from reef.training.job import TrainingJob
-from reef.training.trainer import Trainer
-
-log = structlog.get_logger()
+from reef.training.work import give_up, work
 
 
 def main(folder: Path) -> int:
@@ -27,27 +23,29 @@ def main(folder: Path) -> int:
         distributed.end_with_parent()
     process.configure_logging()
     job = TrainingJob.load(folder)
+    if rank is not None:
+        return 0 if work(job) else 1
     try:
-        if rank is None:
-            os.nice(job.settings.nice)
-        if rank is None and job.settings.processes > 1:
-            os.environ.pop(process.PARENT_FD, None)  # the ranks do not inherit the descriptor
+        os.nice(job.settings.nice)
+        if job.settings.backend == "ray":
+            _leave_alone()
+            from reef.training import ray_launch
+
+            ray_launch.launch(job)
+        elif job.settings.processes > 1:
+            _leave_alone()
             distributed.launch(folder, processes=job.settings.processes)
-            return 0
-        result = _trainer(job.settings.trainer).train(job)
-        log.info("trained", **result.metrics, skipped=dict(result.skipped))
+        else:
+            return 0 if work(job) else 1
     except ReefError as error:
-        log.error("no checkpoint", error=error.message, hint=error.hint)
-        job.fail(error)
+        give_up(job, error)
         return 1
     return 0
 
 
-def _trainer(name: str) -> Trainer:
-    kind = plugins.load("reef.trainers", name)
-    if not (isinstance(kind, type) and issubclass(kind, Trainer)):
-        raise TrainingError(f"{name} is no trainer", hint="It must be a subclass of reef.training.trainer:Trainer.")
-    return kind()
+def _leave_alone() -> None:
+    """Have the processes that are started from here not look for a descriptor that they do not inherit."""
+    os.environ.pop(process.PARENT_FD, None)
 
 
 if __name__ == "__main__":

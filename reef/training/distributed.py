@@ -1,4 +1,4 @@
-"""Several processes for one job: torchrun starts them, FSDP2 shards model, gradients and optimizer among them."""
+"""Several processes for one job: torchrun starts them, or Ray Train; FSDP2 shards model, gradients and optimizer among them."""
 
 from __future__ import annotations
 
@@ -59,13 +59,16 @@ def launch(folder: Path, *, processes: int) -> None:
 
 @contextmanager
 def group() -> Iterator[Group]:
-    """The ranks of this job; one alone, without any collective, where torchrun did not start it."""
-    if rank() is None:
-        yield Group(rank=0, size=1)
-        return
+    """The ranks of this job; one alone, without any collective, where nothing started several."""
     import torch
     import torch.distributed as dist
 
+    if dist.is_available() and dist.is_initialized():  # by Ray Train, which ends it as well
+        yield Group(rank=dist.get_rank(), size=dist.get_world_size())
+        return
+    if rank() is None:
+        yield Group(rank=0, size=1)
+        return
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

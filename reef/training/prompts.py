@@ -22,12 +22,13 @@ class ChatPrompts:
 
     Args:
         folder: the model's, in the form of Hugging Face.
+        template: a file to take instead of the model's own template.
 
     Raises:
         ConfigError: the folder has no tokenizer or no chat template, or what reads them is not installed.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, template: Path | None = None) -> None:
         try:
             from tokenizers import Tokenizer
         except ImportError as error:
@@ -39,7 +40,7 @@ class ChatPrompts:
             raise ConfigError(f"{folder} has no tokenizer.json", hint="It needs a fast tokenizer, as most models on Hugging Face have.")
         self._tokenizer = Tokenizer.from_file(str(file))
         self._special = _special_tokens(folder)
-        self._template = _template(folder)
+        self._template = _template(folder) if template is None else _read(template)
 
     def tokens(self, request: Mapping[str, JSON], *, messages: Sequence[JSON] | None = None) -> tuple[int, ...]:
         """The prompt of a chat request, up to where the answer begins.
@@ -54,19 +55,23 @@ class ChatPrompts:
         rendered = self._rendered(request, request["messages"] if messages is None else messages, answered=False)
         return self._encoded(rendered)
 
-    def answer(self, request: Mapping[str, JSON], text: str) -> tuple[int, ...]:
-        """What follows the prompt of a chat request where the assistant answers ``text``, up to the token that ends its turn.
+    def answer(self, request: Mapping[str, JSON], told: str | Mapping[str, JSON]) -> tuple[int, ...]:
+        """What follows the prompt of a chat request where the assistant answers so, up to the token that ends its turn.
+
+        Args:
+            told: a text, or a message, which may call tools.
 
         Raises:
             Unprocessable: the template refuses it, or shows the conversation otherwise once it is answered.
         """
         asked = self._rendered(request, request["messages"], answered=False)
-        told = self._rendered(request, [*request["messages"], {"role": "assistant", "content": text}], answered=True)
-        if not told.startswith(asked):
+        answer = {"role": "assistant", "content": told} if isinstance(told, str) else dict(told)
+        whole = self._rendered(request, [*request["messages"], answer], answered=True)
+        if not whole.startswith(asked):
             raise Unprocessable(
                 "the chat template shows a prompt otherwise once it is answered", hint="No answer can be put behind it then."
             )
-        return self._encoded(told[len(asked) :].rstrip())
+        return self._encoded(whole[len(asked) :].rstrip())
 
     def _encoded(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False).ids)
@@ -155,3 +160,10 @@ def _template(folder: Path) -> str:
     if isinstance(told, str):
         return told
     raise ConfigError(f"{folder} has no chat template", hint="Take an instruct model, or put a chat_template.jinja into the folder.")
+
+
+def _read(template: Path) -> str:
+    try:
+        return template.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"the chat template {template} cannot be read: {error}", hint="Mend serving.vllm.chat_template.") from error

@@ -74,25 +74,25 @@ def tail(log: Path) -> str:
 
 
 def environment(settings: TrainingConfig) -> dict[str, str]:
-    """The variables a trainer starts with. The libraries count threads when they are loaded: it is too late to set them after."""
+    """The variables a trainer starts with."""
+    return {name: value for name, value in os.environ.items() if name not in _NOT_FOR_IT} | libraries(settings)
+
+
+def libraries(settings: TrainingConfig) -> dict[str, str]:
+    """What the libraries of a process that trains are told. They count threads when they are loaded: it is too late to set them after."""
     threads = settings.threads or max(1, (os.cpu_count() or 2) // 2 // settings.processes)
-    given = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_IT}
-    counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-    return (
-        given
-        | counts
-        | {
-            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it cuBLAS is not deterministic
-            "HF_HUB_OFFLINE": "1",
-            "TOKENIZERS_PARALLELISM": "false",
-        }
-    )
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)) | {
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it cuBLAS is not deterministic
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
 
 
 def _start(job: TrainingJob, *, alive: int) -> subprocess.Popen[bytes]:
     checkpoint.sweep(job)
     variables = {**environment(job.settings), process.PARENT_FD: str(alive)}
-    with (job.folder / LOG).open("wb") as log:
+    with (job.folder / LOG).open("ab") as log:  # several processes write to it, each after the others
+        log.truncate(0)
         return subprocess.Popen(
             [sys.executable, "-m", "reef.training", str(job.folder.absolute())],
             stdin=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 
 from adapters.pi import PiAdapter
 from reef.errors import InvalidTree
+from reef.harness.bounds import Bounds
 from reef.harness.episode import EpisodeRunner
 from reef.harness.install import Installed
 from reef.harness.sandbox import Sandbox, bubblewrap_problem
@@ -81,6 +83,19 @@ def test_a_run_that_does_not_end_is_ended(gateway: MiniGateway, gateway_socket: 
         assert result.fault == "harness"
         assert "not finished after 3 s" in result.detail
     assert result.duration_s < 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_agent_that_fills_the_machine_is_ended_and_that_is_the_harness_fault(
+    gateway: MiniGateway, gateway_socket: Path, pi: Installed, kind: str
+) -> None:
+    gateway.answers = [("bash", {"command": "for i in $(seq 300); do sleep 1000 & done; wait"}), "never said"]
+    bounds = Bounds(memory_bytes=1 << 40, processes=150)
+    runner = replace(a_runner(gateway, gateway_socket, pi), sandbox=Sandbox(kind, bounds=bounds))
+    with runner.run(starter(), prompt="x", files={}, scenario="s", session="t", release=None) as result:
+        assert result.fault == "harness"
+        assert result.detail.startswith("ended since it took") and "150 are allowed" in result.detail
+        assert result.run_command(["echo", "still there"]).stdout == "still there\n"
 
 
 def test_a_task_file_may_not_leave_the_workspace(gateway: MiniGateway, gateway_socket: Path, pi: Installed) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from reef.errors import SandboxError
-from reef.harness.sandbox import OUTPUT_BYTES, Completed, Sandbox, bubblewrap_problem
+from reef.harness.bounds import INTERVAL_S, PROCESSES, Bounds, bounds, machine_memory
+from reef.harness.sandbox import OUTPUT_BYTES, Completed, Sandbox, bubblewrap_problem, sandbox_python
 
 ENV = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
 Shell = Callable[..., Completed]
@@ -19,8 +20,13 @@ needs_bubblewrap = pytest.mark.skipif(bool(bubblewrap_problem()), reason=f"bubbl
 
 
 @pytest.fixture(params=[pytest.param("bubblewrap", marks=needs_bubblewrap), "none"])
-def sandbox(request: pytest.FixtureRequest) -> Sandbox:
-    return Sandbox(request.param)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def sandbox(kind: str) -> Sandbox:
+    return Sandbox(kind)
 
 
 def shell(
@@ -71,7 +77,7 @@ def test_standard_input_is_empty(sandbox: Sandbox, tmp_path: Path) -> None:
 
 def test_a_time_out_ends_the_whole_tree(sandbox: Sandbox, tmp_path: Path) -> None:
     seconds = f"3{time.time_ns() % 10**8}"
-    done = shell(sandbox, tmp_path, f"echo begun; (sleep {seconds} & sleep {seconds}); wait", timeout_s=0.7)
+    done = shell(sandbox, tmp_path, f"echo begun; (sleep {seconds} & sleep {seconds}); wait", timeout_s=1.5)
     assert done.timed_out and done.returncode == 128 + 9 and done.stdout == "begun\n"
     assert done.duration_s < 5
     wait_until(lambda: not running(seconds))
@@ -167,3 +173,56 @@ def test_bubblewrap_that_was_asked_for_and_is_missing_is_an_error_with_a_hint(mo
         assert "apt install" in caught.value.hint
     finally:
         bubblewrap_problem.cache_clear()
+
+
+def test_a_command_that_takes_more_memory_than_it_may_is_ended_with_all_below_it(kind: str, tmp_path: Path) -> None:
+    seconds = f"6{time.time_ns() % 10**8}"
+    hog = f'import time; held = bytearray(b"x") * (400 << 20); time.sleep({seconds})'
+    sandbox = Sandbox(kind, bounds=Bounds(memory_bytes=200 << 20))
+    done = shell(sandbox, tmp_path, f"sleep {seconds} & {sandbox_python()} -c '{hog}'", timeout_s=60)
+    assert (done.timed_out, done.returncode) == (False, 128 + 9)
+    assert done.exceeded.endswith("MiB of memory, and 200 MiB are allowed")
+    assert done.stderr.endswith(f"ended by Reef: it took {done.exceeded}")
+    wait_until(lambda: not running(seconds))
+
+
+def test_a_command_that_starts_more_processes_than_it_may_is_ended_with_all_of_them(kind: str, tmp_path: Path) -> None:
+    seconds = f"7{time.time_ns() % 10**8}"
+    bomb = f"for i in $(seq 150); do (sleep {seconds} &) ; done; exec >&- 2>&-; sleep {seconds}"  # who started them is gone
+    done = shell(Sandbox(kind, bounds=Bounds(memory_bytes=1 << 40, processes=50)), tmp_path, bomb, timeout_s=60)
+    assert (done.timed_out, done.returncode) == (False, 128 + 9)
+    assert done.exceeded.endswith("processes and threads, and 50 are allowed")
+    wait_until(lambda: not running(seconds))
+
+
+def test_threads_count_and_what_processes_hold_in_common_counts_once(kind: str, tmp_path: Path) -> None:
+    threads = """
+import threading, time
+for _ in range(40):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+time.sleep(60)
+"""
+    (tmp_path / "threads.py").write_text(threads)
+    few = Sandbox(kind, bounds=Bounds(memory_bytes=1 << 40, processes=30))
+    assert "30 are allowed" in shell(few, tmp_path, f"exec {sandbox_python()} threads.py", timeout_s=60).exceeded
+    forks = f"""
+import os, time
+held = bytearray(b"x") * (100 << 20)
+children = []
+for _ in range(5):
+    if (child := os.fork()) == 0:
+        time.sleep({20 * INTERVAL_S})
+        os._exit(0)
+    children.append(child)
+for child in children:
+    os.waitpid(child, 0)
+"""
+    (tmp_path / "forks.py").write_text(forks)
+    done = shell(Sandbox(kind, bounds=Bounds(memory_bytes=400 << 20)), tmp_path, f"{sandbox_python()} forks.py", timeout_s=60)
+    assert (done.exceeded, done.returncode) == ("", 0)
+
+
+def test_without_a_word_half_of_the_machines_memory_may_be_taken() -> None:
+    assert bounds() == Bounds(memory_bytes=machine_memory() // 2, processes=PROCESSES)
+    assert bounds(memory_mb=64, processes=9) == Bounds(memory_bytes=64 << 20, processes=9)
+    assert 0 < machine_memory() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -84,6 +85,22 @@ def test_a_checker_that_takes_for_ever_is_ended(monkeypatch: pytest.MonkeyPatch)
 def test_what_is_no_task_is_said(answer: str) -> None:
     with pytest.raises(ProposalError):
         tasks.parse(answer)
+
+
+def test_a_small_model_sets_a_task_in_three_lines() -> None:
+    found = tasks.parse(f"Task: {PROMPT}\nAnswer: 391\nWrong: 381\n\nTask: and another")
+    assert found == task()
+    assert tasks.fault(found) is None
+    for short in ("Task: What is it?\nAnswer: 1", f"I say: {PROMPT}\nAnswer: 391\nWrong: 381", f"Task: {PROMPT}\nAnswer: \nWrong: 381"):
+        with pytest.raises(ProposalError):
+            tasks.parse(short)
+
+
+def test_the_examples_that_a_small_model_is_shown_are_tasks() -> None:
+    asked = tasks.request_plainly(random.Random(1))
+    assert [turn["role"] for turn in asked] == ["user", "assistant"] * tasks.SHOWN_PLAINLY + ["user"]
+    assert all(tasks.fault(tasks.parse(turn["content"])) is None for turn in asked if turn["role"] == "assistant")
+    assert asked != tasks.request_plainly(random.Random(2))
 
 
 def test_the_proposer_cannot_be_told_what_to_do_by_a_task_of_before() -> None:

@@ -15,13 +15,16 @@ from hypothesis import strategies as st
 from recipes.traffic import Gateway
 from recipes.ttt_discover import archive, classical
 from recipes.ttt_discover.archive import Archive
+from recipes.ttt_discover.grading import worth
 from recipes.ttt_discover.problems import Problem, Refused, named
 from recipes.ttt_discover.problems.circle_packing import certify, exact
+from recipes.ttt_discover.problems.golomb_ruler import marks
 from recipes.ttt_discover.problems.low_autocorrelation import energy
 from recipes.ttt_discover.recipe import TTTDiscoverRecipe
 from recipes.ttt_discover.search import Search
 from reef import config as configuration
 from reef.errors import ConfigError, UpstreamError
+from reef.evaluation.tasks import grader_for, load_tasks
 from reef.gateway.auth import Auth
 from reef.types import CandidateState, Component
 from tests.support.gateway import service, until
@@ -98,8 +101,95 @@ def test_the_best_sequence_of_length_13_is_barkers() -> None:
             named("low_autocorrelation:13").verify(wrong)
 
 
+def most_marks(length: int) -> int:
+    """Of a ruler of this length, by trying all."""
+
+    def longest(there: tuple[int, ...], distances: frozenset[int], first: int) -> int:
+        best = len(there)
+        for mark in range(first, length + 1):
+            new = {mark - other for other in there}
+            if len(new) == len(there) and not new & distances:
+                best = max(best, longest((*there, mark), distances | new, mark + 1))
+        return best
+
+    return longest((0,), frozenset(), 1)
+
+
+def test_the_best_rulers_are_as_long_as_is_said() -> None:
+    for length in (1, 2, 3, 6, 10, 11, 16, 17):
+        problem = named(f"golomb_ruler:{length}")
+        assert problem.score(Fraction(most_marks(length))) == 1.0, length
+        assert problem.score(Fraction(most_marks(length) - 1)) < 1.0, length
+    assert named("golomb_ruler:55").verify("0 1 6 10 23 26 34 41 53 55").value == 10
+
+
 @pytest.mark.parametrize(
-    "spec", ["circle_packing", "circle_packing:0", "circle_packing:x", "nothing:3", "json:JSONDecoder:3", "low_autocorrelation:2"]
+    ("answer", "solution"),
+    [
+        ("0, 1, 4, 9", "0, 1, 4, 9"),
+        ("Here you are:\n[3, 1, 8]", "3, 1, 8"),
+        ("0, 1, 2, 3", "0, 1"),
+        ("0, 1, 1, 5", "0, 1"),
+        ("0, 1, 3, 56, 7", "0, 1, 3"),
+        ("0, 1, 3, 0007, 9", "0, 1, 3"),
+        ("0, 1, 3, " + "9" * 5000, "0, 1, 3"),
+        ("5, 3, 1", "5, 3"),
+        ("٣ and 4", "4"),
+        ("none", ""),
+        ("60, 1", ""),
+        ("1, " * 100_000, ""),
+    ],
+)
+def test_a_list_counts_as_far_as_it_is_a_ruler(answer: str, solution: str) -> None:
+    problem = named("golomb_ruler:55")
+    if not solution:
+        with pytest.raises(Refused):
+            problem.verify(answer)
+        return
+    found = problem.verify(answer)
+    assert found.solution == solution
+    assert found.value == solution.count(",") + 1
+    assert problem.verify(found.solution) == found
+    assert problem.prompt(found.solution).endswith(solution)
+
+
+@given(st.lists(st.integers(0, 60), max_size=12))
+def test_what_is_kept_of_a_list_is_a_ruler(numbers: list[int]) -> None:
+    kept = list(marks(map(str, numbers), length=55))
+    assert kept == numbers[: len(kept)]
+    apart = [abs(one - two) for one, two in itertools.combinations(kept, 2)]
+    assert len(set(apart)) == len(apart)
+    assert 0 not in apart
+    assert all(mark <= 55 for mark in kept)
+
+
+def test_the_gate_of_the_example_asks_the_problem_from_starts_that_hold_and_grades_by_its_verifier() -> None:
+    config = configuration.load(EXAMPLE)
+    tasks = load_tasks(EXAMPLE.parent / config.evaluation.tasks, shares=config.evaluation.splits)
+    problem = named("golomb_ruler:55")
+    for task in tasks:
+        _, shown, start = task.prompt.partition("to be improved: ")
+        assert task.prompt == problem.prompt(problem.verify(start).solution if shown else "")
+        assert task.grader_options["arguments"] == {"problem": "golomb_ruler:55"}
+    (score,) = {
+        float(grader_for(task).grade(task=task, workspace=Path(), answer="0, 1, 4, 9, 15", run_command=None).value) for task in tasks[:1]
+    }  # type: ignore[arg-type]
+    assert score == problem.score(Fraction(5))
+    assert worth(Path(), "I do not know", problem="golomb_ruler:55")[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "circle_packing",
+        "circle_packing:0",
+        "circle_packing:x",
+        "nothing:3",
+        "json:JSONDecoder:3",
+        "low_autocorrelation:2",
+        "golomb_ruler:0",
+        "golomb_ruler:284",
+    ],
 )
 def test_a_problem_that_there_is_not_is_said(spec: str) -> None:
     with pytest.raises(ConfigError):

@@ -64,7 +64,7 @@ def require_vllm() -> None:
 
 
 @contextlib.contextmanager
-def engine(folder: Path, **settings: Any) -> Iterator[Running]:
+def engine(folder: Path, *, start_s: float = START_S, **settings: Any) -> Iterator[Running]:
     """An engine with its state in ``folder``; ``settings`` are of ``serving.vllm``."""
     require_vllm()
     model = tiny(folder / NAME)
@@ -82,7 +82,7 @@ def engine(folder: Path, **settings: Any) -> Iterator[Running]:
             stderr=output,
         )
         try:
-            until(lambda: watcher.poll() is not None or _state(state / "run") == "ready", within_s=START_S)
+            until(lambda: watcher.poll() is not None or _state(state / "run") == "ready", within_s=start_s)
             assert watcher.poll() is None, log.read_text()[-3000:]
             url = config.serving.vllm.url
             yield Running(url, model, EngineClient(url, timeout_s=60), state / "run", watcher, log)

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
+from safetensors.torch import load_file
 
 from reef.config import TrainingConfig
-from reef.training.job import TrainingJob
+from reef.training.job import TrainingJob, TrainingResult
 from reef.training.policy import open_model
 from reef.training.sample import Sample
 
@@ -61,6 +63,24 @@ def job(
     """A job with settings that suit the tiny model."""
     config = TrainingConfig.model_validate(SETTINGS | (settings or {}))
     return TrainingJob(folder=folder, base=base, samples=tuple(samples), loss=loss, settings=config, **more)
+
+
+def check_alike(one: TrainingResult, two: TrainingResult, *, rate: float) -> None:
+    """Two checkpoints of the same job, made by differing numbers of processes, are the same but for rounding."""
+    for name in ("loss", "grad_norm", "tokens", "updates"):
+        assert two.metrics[name] == pytest.approx(one.metrics[name], rel=1e-3, abs=1e-5), name
+    files = sorted(path.relative_to(one.folder).as_posix() for path in one.folder.rglob("*.safetensors"))
+    assert files == sorted(path.relative_to(two.folder).as_posix() for path in two.folder.rglob("*.safetensors"))
+    for file in files:
+        alone, shared = load_file(one.folder / file), load_file(two.folder / file)
+        assert alone.keys() == shared.keys()
+        for key in alone:
+            assert alone[key].shape == shared[key].shape
+            if "optimizer" not in file:  # AdamW's first steps have the size of the rate, whatever that of the gradient
+                far = (alone[key] - shared[key]).abs()
+                assert far.max() <= 4.1 * rate and far.mean() <= 0.02 * rate, key
+            else:
+                torch.testing.assert_close(shared[key], alone[key], atol=1e-4, rtol=0.02)
 
 
 def digest(folder: Path) -> str:

@@ -20,10 +20,10 @@ from reef.experience.writer import Writer
 from reef.harness.tree import starter
 from reef.learner.ground import TrainingGround
 from reef.learner.loop import Learner
-from reef.learner.recipe import Recipe
+from reef.learner.recipe import Model, Recipe
 from reef.releases.controller import Controller
 from reef.training.prompts import ChatPrompts
-from reef.types import JSON, Candidate, Decision, End, Origin, Record, Release, TokenTrace, Tree, Verdict
+from reef.types import JSON, Candidate, Component, Decision, End, Origin, Record, Release, TokenTrace, Tree, Verdict
 
 SCENARIO = "default"
 SETTINGS: dict[str, Any] = {"learning_rate": 1e-3, "threads": 1, "nice": 0, "rank": 4, "alpha": 8.0, "timeout_s": 120.0}
@@ -66,10 +66,12 @@ class Lab:
     model: Path
     """The tiny model's folder."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    judge: Judge = field(default_factory=Judge)
-    asks: Scripted = field(default_factory=Scripted)
+    judge: Judge | Mapping[Component, Judge] = field(default_factory=Judge)
+    asks: Model = field(default_factory=Scripted)
     max_staleness: int = 3
     withheld: frozenset[str] = frozenset()
+    template: Path | None = None
+    """What shows conversations instead of the model's own chat template."""
 
     def __post_init__(self) -> None:
         self.engine = database.connect(f"sqlite:///{self.folder / 'reef.db'}")
@@ -82,7 +84,7 @@ class Lab:
 
     @functools.cached_property
     def prompts(self) -> ChatPrompts:
-        return ChatPrompts(self.model)
+        return ChatPrompts(self.model, template=self.template)
 
     @property
     def ground(self) -> TrainingGround:
@@ -92,6 +94,7 @@ class Lab:
             base_dir=self.folder,
             jobs=self.folder / "training",
             max_staleness=self.max_staleness,
+            chat_template=self.template,
         )
 
     def learner(self, recipe: Recipe) -> Learner:

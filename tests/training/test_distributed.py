@@ -9,9 +9,6 @@ import pytest
 
 pytest.importorskip("torch", reason="the extra `train` is not installed")
 pytest.importorskip("peft", reason="the extra `train` is not installed")
-import torch
-from safetensors.torch import load_file
-
 from reef.errors import TrainingError
 from reef.serving.models import tiny
 from reef.training import checkpoint, watch
@@ -57,22 +54,7 @@ def test_two_ranks_give_what_one_process_gives(
         result = watch.run(job, timeout_s=120.0, stop=threading.Event())
         assert checkpoint.problems(result.folder) == []
         folders.append(result)
-    one, two = folders
-    for name in ("loss", "grad_norm", "tokens", "updates"):
-        assert two.metrics[name] == pytest.approx(one.metrics[name], rel=1e-3, abs=1e-5), name
-    files = sorted(path.relative_to(one.folder).as_posix() for path in one.folder.rglob("*.safetensors"))
-    assert files == sorted(path.relative_to(two.folder).as_posix() for path in two.folder.rglob("*.safetensors"))
-    rate = float(settings.get("learning_rate", 1e-3))  # type: ignore[arg-type]
-    for file in files:
-        alone, shared = load_file(one.folder / file), load_file(two.folder / file)
-        assert alone.keys() == shared.keys()
-        for key in alone:
-            assert alone[key].shape == shared[key].shape
-            if "optimizer" not in file:  # AdamW's first steps have the size of the rate, whatever that of the gradient
-                far = (alone[key] - shared[key]).abs()
-                assert far.max() <= 4.1 * rate and far.mean() <= 0.02 * rate, key
-            else:
-                torch.testing.assert_close(shared[key], alone[key], atol=1e-4, rtol=0.02)
+    toys.check_alike(*folders, rate=float(settings.get("learning_rate", 1e-3)))  # type: ignore[arg-type]
 
 
 def test_what_one_rank_gives_up_on_is_told(tmp_path: Path, base: Path, samples: tuple[Sample, ...]) -> None:

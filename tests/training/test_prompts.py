@@ -49,6 +49,25 @@ def test_a_template_gets_text_in_one_piece_and_parsed_arguments(model: Path) -> 
     assert prompts._tokenizer.decode(list(tokens)) == "[read]system:Be brief.;user:Read\na.txt;assistant:a.txt;tool:nothing;think"
 
 
+def test_an_answer_may_be_a_call_of_a_tool(model: Path, tmp_path: Path) -> None:
+    template = tmp_path / "calls.jinja"
+    template.write_text(
+        "{% for m in messages %}{{ m.role + ':' + m.content }}{% for c in m.tool_calls or [] %}{{ c.function.arguments | tojson }}"
+        "{% endfor %};{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    prompts = ChatPrompts(model, template=template)
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": READ}]}
+    request = {"messages": CONVERSATION[:2], "tools": TOOLS}
+    assert prompts._tokenizer.decode(list(prompts.tokens(request))) == "system:Be brief.;user:Read\na.txt;assistant:"
+    assert prompts._tokenizer.decode(list(prompts.answer(request, call))) == '{"path": "a.txt"};'
+    assert prompts._tokenizer.decode(list(prompts.answer(request, "Nothing."))) == "Nothing.;"
+
+
+def test_a_chat_template_that_is_not_there_is_named(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.jinja cannot be read"):
+        ChatPrompts(model, template=tmp_path / "nowhere.jinja")
+
+
 def test_a_note_stands_at_the_end_of_what_the_user_said_last() -> None:
     told = with_note(CONVERSATION, "Look twice.")
     assert told[1] == {"role": "user", "content": "Read\na.txt\n\nLook twice."}

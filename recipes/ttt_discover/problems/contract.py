@@ -12,6 +12,7 @@ from reef.errors import ConfigError, PluginError
 
 SHIPPED = {
     "circle_packing": "recipes.ttt_discover.problems.circle_packing:CirclePacking",
+    "golomb_ruler": "recipes.ttt_discover.problems.golomb_ruler:GolombRuler",
     "low_autocorrelation": "recipes.ttt_discover.problems.low_autocorrelation:LowAutocorrelation",
 }
 

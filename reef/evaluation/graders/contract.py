@@ -30,6 +30,10 @@ class Completed(Protocol):
     def stderr(self) -> str: ...
     @property
     def timed_out(self) -> bool: ...
+    @property
+    def exceeded(self) -> str:
+        """What it took too much of and was ended for; empty where nothing."""
+        ...
 
 
 class RunCommand(Protocol):

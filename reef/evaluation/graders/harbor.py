@@ -44,6 +44,8 @@ class HarborGrader(Grader):
             done = run_command(argv, timeout_s=self.options.timeout_s, folders=seen)
             if done.timed_out:
                 return Score(0.0, f"the tests did not end within {self.options.timeout_s:g} s")
+            if done.exceeded:
+                return Score(0.0, f"the tests took {done.exceeded}")
             return _reward(folder / "logs", done, task=task)
         finally:
             shutil.rmtree(folder, ignore_errors=True)

@@ -59,6 +59,11 @@ class EngineClient:
         listed = self.ask("GET", "/v1/models").get("data")
         return tuple(str(model["id"]) for model in listed if isinstance(model, dict) and "id" in model) if isinstance(listed, list) else ()
 
+    def loras(self) -> frozenset[str]:
+        """The names of the LoRAs alone."""
+        listed = self.ask("GET", "/v1/models").get("data") or []
+        return frozenset(str(model["id"]) for model in listed if isinstance(model, dict) and model.get("parent"))
+
     def load_lora(self, name: str, folder: Path, *, timeout_s: float = LOAD_S) -> None:
         """Load a LoRA under a name. Where the name is taken the engine refuses: a name is never given other weights."""
         self.ask("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder.absolute())}, timeout_s=timeout_s)
@@ -120,6 +125,28 @@ class EngineClient:
     def update_weight_version(self, version: str) -> None:
         """Name the weights that are there now."""
         self.ask("POST", "/update_weight_version", {"new_version": version})
+
+    def served(self) -> str:
+        """The full weights by whose name it answers, ``default`` for those it was started with; empty where it cannot tell."""
+        status, answer = self._send("GET", "/reef/served", None, None)
+        try:
+            told = json.loads(answer) if status == 200 else {}
+        except ValueError:
+            told = {}
+        return str(told.get("name", "")) if told.get("follows") or told.get("name") == "default" else ""
+
+    def follow_names(self, *, alias_s: float) -> None:
+        """Have it answer by the name of its weights from here on: :mod:`reef.serving.sync.names`.
+
+        Args:
+            alias_s: how long the name before stays an alias after a swap.
+        """
+        status, _ = self._send("POST", "/reef/served", {"alias_s": alias_s}, None)
+        if status != 200:
+            raise EngineError(
+                f"{self.url} cannot say which full weights it serves",
+                hint="Start it with the flags of reef.serving.sync.choose:engine_flags.",
+            )
 
     def metrics(self) -> dict[str, float]:
         """Counters and gauges, summed over their labels, by name."""

@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from reef.config import VLLMConfig
@@ -59,12 +60,13 @@ def distribution(name: str) -> str | None:
         return None
 
 
-def command(config: VLLMConfig, *, model: str, on: Device, mark: str = "") -> Command:
+def command(config: VLLMConfig, *, model: str, on: Device, chat_template: Path | None = None, mark: str = "") -> Command:
     """The command that serves a model.
 
     Args:
         config: ``serving.vllm``, its port found.
         model: a folder, or a name on Hugging Face.
+        chat_template: where `chat_template` of ``config`` is; None: the model's own is taken.
         on: what it computes on.
         mark: put into the environment of all its processes, to find them again.
     """
@@ -73,6 +75,8 @@ def command(config: VLLMConfig, *, model: str, on: Device, mark: str = "") -> Co
     arguments += ["--max-num-seqs", str(config.max_num_seqs), "--enable-prefix-caching", "--disable-uvicorn-access-log"]
     if config.max_model_len is not None:
         arguments += ["--max-model-len", str(config.max_model_len)]
+    if chat_template is not None:
+        arguments += ["--chat-template", str(chat_template)]
     if config.tool_parser:
         arguments += ["--enable-auto-tool-choice", "--tool-call-parser", config.tool_parser]
     if config.lora_slots:

@@ -14,6 +14,8 @@ from reef.config import ENGINE
 from reef.errors import EngineNotReady
 
 FILE = "engine.json"
+JUDGE = "judge"
+"""Folder within a state: all of the engine that full weights are judged on, as the other engine's is in the state itself."""
 USUAL_START_S = 40.0
 """How long a start takes where none is known: small models took 22 to 51 s on two cores (shared/facts/vllm_cpu.md)."""
 MOST_RETRY_S = 30
@@ -68,6 +70,33 @@ def read(file: Path) -> Note | None:
         return Note(**{name: value for name, value in written.items() if name in known})
     except (OSError, ValueError, TypeError, AttributeError):
         return None
+
+
+class News:
+    """What the person at the terminal is told as the engine comes and goes: that it is ready, or that one of somebody else's is silent."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / FILE
+        self._seen = (0, 0)
+        self._state = ""
+
+    def line(self) -> str:
+        """What is new since the last call; empty where nothing is. Cheap enough to be asked many times a second."""
+        try:
+            about = self._file.stat()
+        except OSError:
+            return ""
+        if (seen := (about.st_mtime_ns, about.st_ino)) == self._seen:
+            return ""
+        self._seen = seen
+        note = read(self._file)
+        if note is None or note.state == self._state:
+            return ""
+        self._state = note.state
+        if note.state == "silent":
+            return f"the engine at {note.url} gives no sign of life: {note.detail}"
+        took = f", {note.start_s:.0f} s after its start" if note.start_s else ""
+        return f"the engine is ready{took}: {note.model} answers" if note.state == "ready" else ""
 
 
 def described(folder: Path) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from reef.config import Config
-from reef.errors import EngineError, EngineTimeout, ReefError
+from reef.errors import ConfigError, EngineError, EngineTimeout, ReefError
 from reef.serving.engine import command, guard, leftovers, notes
 from reef.serving.engine.client import EngineClient
 from reef.serving.engine.notes import Note, State
@@ -73,7 +73,10 @@ class Watcher:
         model = self._model()
         if self._stop.is_set():
             return
-        wanted = command.command(self._config, model=model, on=on, mark=self._mark)
+        template = self._base.path(self._config.chat_template) if self._config.chat_template else None
+        if template is not None and not template.is_file():
+            raise ConfigError(f"there is no chat template {template}", hint="Mend serving.vllm.chat_template.")
+        wanted = command.command(self._config, model=model, on=on, chat_template=template, mark=self._mark)
         started = time.monotonic()
         with self._started(wanted.arguments, wanted.environment) as process:
             self._tell("starting", pid=process.pid)

@@ -24,6 +24,8 @@ class Packaged:
     """Whether texts must begin with the beginning-of-sequence token, which conversion forgets."""
     eos_ids: tuple[int, ...] = ()
     """What ends an answer, where the file does not tell it all."""
+    chat_template: str = ""
+    """How a conversation is shown, where the file does not tell."""
 
     @property
     def origin(self) -> str:
@@ -31,6 +33,18 @@ class Packaged:
         return ", ".join(package for package, _ in self.packages)
 
 
+QUESTIONS = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if message['content'] is string %}{% set text = message['content'] | trim %}"
+    "{% else %}{% set parts = (message['content'] or []) | selectattr('type', 'equalto', 'text') | map(attribute='text') %}"
+    "{% set text = parts | join('\\n') | trim %}{% endif %}"
+    "{% if message['role'] == 'user' %}{{ 'Question: ' + text + '\\n' }}"
+    "{% elif message['role'] == 'assistant' %}{{ 'Answer: ' + text + '<end_of_turn>\\n' }}"
+    "{% else %}{{ text + '\\n\\n' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}Answer:{% endif %}"
+)
+"""For a base model: shown the marks of Gemma's own chat template it says the question again, and of questions and answers it goes on with
+an answer, and then with more of both. It ends where it was taught to, by the mark that follows each answer."""
 PACKAGED = (
     Packaged(
         name="smollm2-135m",
@@ -50,10 +64,11 @@ PACKAGED = (
         ),
         size_mb=238,
         licence="Gemma Terms of Use (https://ai.google.dev/gemma/terms): by using it you agree to them",
-        about="Gemma 3 270M base (Google), from 4-bit weights: goes on with a text; it has no chat template",
+        about="Gemma 3 270M base (Google), from 4-bit weights: goes on with a text, so stop its answers at a newline",
         context=32_768,
         bos=True,
         eos_ids=(1, 106),
+        chat_template=QUESTIONS,
     ),
 )
 DEFAULT = "smollm2-135m"

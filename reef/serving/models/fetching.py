@@ -125,6 +125,8 @@ def _convert(packaged: Packaged, file: Path, target: Path) -> None:
         _begin_with_bos(tokenizer)
     if packaged.eos_ids:
         model.generation_config.eos_token_id = list(packaged.eos_ids)
+    if packaged.chat_template:
+        tokenizer.chat_template = packaged.chat_template
     model.to(torch.bfloat16).save_pretrained(target)
     tokenizer.save_pretrained(target)
 

@@ -10,6 +10,7 @@ from reef.serving.sync.disk import DiskSync
 from reef.serving.sync.engines import Engine, rpc
 from reef.serving.sync.interface import WeightKind, WeightSync
 from reef.serving.sync.lora import LoraSync
+from reef.serving.sync.names import MIDDLEWARE
 from reef.serving.sync.transfer import TransferSync
 
 WORKER_EXTENSION = "reef.serving.sync.worker.ReefWorker"
@@ -20,7 +21,7 @@ PROBE_S = 10.0
 
 def engine_flags() -> list[str]:
     """What an engine is started with, so that full weights can be sent to it."""
-    return ["--worker-extension-cls", WORKER_EXTENSION, "--weight-transfer-config", WEIGHT_TRANSFER]
+    return ["--worker-extension-cls", WORKER_EXTENSION, "--weight-transfer-config", WEIGHT_TRANSFER, "--middleware", MIDDLEWARE]
 
 
 def choose(

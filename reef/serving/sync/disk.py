@@ -14,6 +14,7 @@ from reef.errors import ReefError, WeightSyncError
 from reef.serving.sync.engines import Deadline, Engine, at_once, rpc
 from reef.serving.sync.held import Version, read_folder
 from reef.serving.sync.interface import Served, Staged, Swap, Weights, WeightSync
+from reef.serving.sync.names import BASE
 from reef.serving.sync.swapping import resume, swap, weight_version
 
 
@@ -27,7 +28,7 @@ class DiskSync(WeightSync):
 
     def __init__(self, engines: Sequence[Engine], *, base: Path) -> None:
         self._engines = tuple(engines)
-        self._folders: dict[str, Path] = {"default": base}
+        self._folders: dict[str, Path] = {BASE: base}
         self._serving = ""
         self._before = ""
         self._staged: Staged | None = None
@@ -51,7 +52,7 @@ class DiskSync(WeightSync):
         self._folders[weights.name] = weights.folder
         done = self._swap(weights.name, previous, deadline_s)
         self._serving, self._before = weights.name, done.previous
-        self._folders = {name: self._folders[name] for name in (self._serving, self._before, "default") if name in self._folders}
+        self._folders = {name: self._folders[name] for name in (self._serving, self._before, BASE) if name in self._folders}
         return done
 
     def roll_back(self, *, deadline_s: float = 60.0) -> Swap:
@@ -60,6 +61,15 @@ class DiskSync(WeightSync):
         done = self._swap(self._before, self._versions(deadline_s), deadline_s)
         self._serving, self._before = self._before, self._serving
         return done
+
+    def back_to_base(self, *, deadline_s: float = 60.0) -> Swap:
+        """Make what the engines were started with answer again.
+
+        Raises:
+            WeightSyncError: an engine could not take it.
+        """
+        resume(self._engines, deadline_s=min(5.0, deadline_s))
+        return self._swap(BASE, self._versions(deadline_s), deadline_s)
 
     def verify(self, weights: Weights, *, deadline_s: float = 60.0) -> tuple[Served, ...]:
         versions = self._versions(deadline_s)

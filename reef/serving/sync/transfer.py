@@ -14,6 +14,7 @@ from reef.serving.sync.channel import BUCKET_BYTES, Ticket
 from reef.serving.sync.engines import Deadline, Engine, at_once, rpc
 from reef.serving.sync.held import Version, read_folder
 from reef.serving.sync.interface import Served, Staged, Swap, Weights, WeightSync
+from reef.serving.sync.names import BASE
 from reef.serving.sync.sender import send
 from reef.serving.sync.swapping import resume, swap, weight_version
 
@@ -97,6 +98,16 @@ class TransferSync(WeightSync):
         if len(parents) != 1 or "" in parents:
             raise WeightSyncError("nothing served before on every worker", hint="Stage and activate the release that should serve.")
         return self._swap(parents.pop(), workers=workers, deadline=deadline)
+
+    def back_to_base(self, *, deadline_s: float = 60.0) -> Swap:
+        """Make what the engines were started with answer again.
+
+        Raises:
+            WeightSyncError: an engine could not take it.
+        """
+        deadline = Deadline(deadline_s)
+        resume(self._engines, deadline_s=min(5.0, deadline_s))
+        return self._swap(BASE, workers=self._workers(deadline), deadline=deadline)
 
     def verify(self, weights: Weights, *, deadline_s: float = 60.0) -> tuple[Served, ...]:
         deadline = Deadline(deadline_s)

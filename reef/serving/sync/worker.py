@@ -22,11 +22,10 @@ from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
 from reef.serving.sync.channel import Ticket
 from reef.serving.sync.held import Version, read_folder, to_apply
+from reef.serving.sync.names import BASE
 from reef.serving.sync.receiver import Receiver
 
 BACKEND = "reef"
-BASE = "default"
-"""What vLLM calls the weights that it was started with."""
 
 log = logging.getLogger("vllm.reef.sync")
 
@@ -113,6 +112,8 @@ class StagedEngine(WeightTransferEngine):
         for version in (self.parent, self.base()):
             if version is not None and version.name == name:
                 return version
+        if name == BASE and self.folder.is_dir():  # what it was started with, however many swaps ago, is where it was
+            return Version(BASE, read_folder(self.folder))
         raise RuntimeError(f"{name} is not staged on worker {self.rank}; old weights kept")
 
     def _load(self, current: Version | None, wanted: Version) -> None:

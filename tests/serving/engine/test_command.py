@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
+from pathlib import Path
 
 import pytest
 
 from reef import config as configuration
 from reef.config import Config, VLLMConfig
 from reef.errors import ConfigError
+from reef.learner.ground import TrainingGround
+from reef.serving.engine import command as command_module
 from reef.serving.engine.command import Command, command
+from reef.serving.engine.watch import Watcher
 from reef.supervisor import check_servable
 
 
@@ -41,6 +46,26 @@ def test_tool_calls_are_looked_for_unless_the_parser_is_empty() -> None:
     assert value(of(), "--tool-call-parser") == "hermes"
     assert "--enable-auto-tool-choice" in of().arguments
     assert "--enable-auto-tool-choice" not in of(tool_parser="").arguments
+
+
+def test_a_chat_template_is_taken_instead_of_the_models_own_by_the_engine_and_by_recipes(tmp_path: Path) -> None:
+    assert "--chat-template" not in of().arguments
+    file = tmp_path / "tools.jinja"
+    found = command(VLLMConfig(model="m", port=7000, chat_template="tools.jinja"), model="/m/qwen", on="cpu", chat_template=file)
+    assert value(found, "--chat-template") == str(file)
+    serving = {"vllm": {"model": "m", "chat_template": "tools.jinja"}}
+    config = Config.model_validate({"serving": serving, "base_dir": str(tmp_path)})
+    assert TrainingGround.of(config, stop=threading.Event()).chat_template == file
+
+
+def test_an_engine_whose_chat_template_is_not_there_is_refused_before_it_is_started(tmp_path: Path) -> None:
+    if command_module.missing():
+        pytest.skip("the extra `local` is not installed")
+    serving = {"vllm": {"model": str(tmp_path), "chat_template": "nowhere.jinja", "port": 7000}}
+    config = Config.model_validate({"serving": serving, "base_dir": str(tmp_path), "storage": {"dir": str(tmp_path / "state")}})
+    (tmp_path / "state" / "run").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"there is no chat template .*nowhere\.jinja"):
+        Watcher(config, stop=threading.Event()).run()
 
 
 def test_without_slots_no_lora_is_provided_for() -> None:

@@ -55,3 +55,18 @@ def test_the_wait_is_what_is_left_of_a_usual_start_and_never_more_than_clients_a
     assert told("starting", seconds=90, start_s=30.0).retry_after_s == 2
     assert told("starting", start_s=500.0).retry_after_s == notes.MOST_RETRY_S
     assert told("fetching").retry_after_s == notes.MOST_RETRY_S
+
+
+def test_the_person_at_the_terminal_is_told_once_when_it_is_ready(tmp_path: Path) -> None:
+    news = notes.News(tmp_path)
+    assert news.line() == ""
+    notes.write(tmp_path, told("starting"))
+    assert news.line() == ""
+    notes.write(tmp_path, told("ready", start_s=31.4))
+    assert news.line() == "the engine is ready, 31 s after its start: tiny answers"
+    notes.write(tmp_path, told("ready", start_s=31.4, pid=7))
+    assert news.line() == news.line() == ""
+    notes.write(tmp_path, told("silent", detail="refused"))
+    assert news.line() == f"the engine at {NOWHERE} gives no sign of life: refused"
+    notes.write(tmp_path, told("ready"))
+    assert news.line() == "the engine is ready: tiny answers"

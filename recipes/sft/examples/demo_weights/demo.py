@@ -56,12 +56,11 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def served(folder: Path) -> Iterator[Gateway]:
+def served(folder: Path, *, config: Path = HERE / "serve.yaml") -> Iterator[Gateway]:
     """`reef serve` on a fresh state folder, stopped at the end."""
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
-    config = HERE / "serve.yaml"
     chapter("Serve a small model")
     console.print(f"  [dim]$ reef serve -c {os.path.relpath(config, CHECKOUT)}[/]")
     command = [str(Path(sys.executable).with_name("reef")), "serve", "-c", str(config), "--port", "0"]
@@ -142,11 +141,11 @@ def use(gateway: Gateway, jobs: Sequence[Job]) -> None:
     console.print(f"  … and {len(jobs) - 3} more, each reported with a score and the right answer")
 
 
-def learned(gateway: Gateway, before: int) -> dict[str, Any]:
+def learned(gateway: Gateway, before: int, *, scenario: str = TAUGHT) -> dict[str, Any]:
     """The candidate that is made of what was reported, once it is settled."""
 
     def settled() -> dict[str, Any] | None:
-        found = gateway.get(f"/reef/scenarios/{TAUGHT}/candidates")["candidates"]
+        found = gateway.get(f"/reef/scenarios/{scenario}/candidates")["candidates"]
         done = [each for each in found if each["state"] not in ("proposed", "judging")]
         return done[-1] if len(done) > before else None
 
@@ -163,9 +162,9 @@ def learned(gateway: Gateway, before: int) -> dict[str, Any]:
     return found
 
 
-def head(gateway: Gateway) -> int:
+def head(gateway: Gateway, *, scenario: str = TAUGHT) -> int:
     """The step of the release that serves."""
-    return int(gateway.get(f"/reef/scenarios/{TAUGHT}/releases")["head"])
+    return int(gateway.get(f"/reef/scenarios/{scenario}/releases")["head"])
 
 
 def served_by(gateway: Gateway, step: int) -> Answer | None:
