@@ -1,6 +1,6 @@
 """The one writer of experience: callers on an event loop, and whatever stores what they hand in.
 
-All that waits goes in one batch with one fsync (group commit), and what comes meanwhile in the next. Nothing is ever dropped: when the
+What waits is stored in batches, each with one fsync (group commit). Nothing is ever dropped: when the
 bound of waiting jobs is reached, callers wait for a place.
 """
 
