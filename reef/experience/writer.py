@@ -175,7 +175,7 @@ class Writer:
         if all(isinstance(job.work, Record) for job in batch):  # nearly always: it needs no task
             under_way = self._store(batch)
         else:
-            under_way = asyncio.create_task(self._store_all(batch, self._batches[-1] if self._batches else None))
+            under_way = asyncio.create_task(self._store_all(batch, tuple(self._batches)))
         self._batches.append(under_way)
         under_way.add_done_callback(partial(self._came_back, len(batch)))
 
@@ -211,13 +211,11 @@ class Writer:
             self._answer(job, error=_refusal(self.last_error))
         log.error("experience not stored", jobs=len(jobs), reason=self.last_error, exc_info=error)  # last: on a full disk it may fail
 
-    async def _store_all(self, batch: Sequence[_Job], before: asyncio.Future[Any] | None) -> None:
-        """Store a batch that is not of records alone."""
+    async def _store_all(self, batch: Sequence[_Job], before: Sequence[asyncio.Future[Any]]) -> None:
+        """Store a batch that is not of records alone, after those before it: a report may quote a record of theirs."""
         records = [job for job in batch if isinstance(job.work, Record)]
         others = [job for job in batch if not isinstance(job.work, Record)]
-        waited_for = [self._store(records)] if records else []
-        if before is not None:
-            waited_for.append(before)  # a report may quote a record of that batch
+        waited_for = [*before, self._store(records)] if records else before
         try:
             if waited_for:
                 await asyncio.wait(waited_for)
