@@ -3,7 +3,8 @@
     python -m benchmarks.soak [--requests 200000] [--quick] [--database-url URL]
 
 A real `reef serve` in front of a mock model server gets requests in all dialects, JSON and SSE, from sessions that go on for several turns
-and from fresh ones; reports come in between, and some clients leave before the first byte or in mid-stream. Every process is looked at 200
+and from fresh ones; reports come in between, and some clients leave before the first byte or in mid-stream. The learner keeps house every
+second instead of every minute: a run is some minutes long, and must show what its passes leave behind. Every process is looked at 200
 times. After warm-up the slope of its memory over the requests must have a 95 % confidence interval that contains zero (or lies below it),
 that of its descriptors and threads, too (or they grow by less than one in the whole run); no process may have been started again; and every
 receipt whose answer reached its end must be in the store. Writes benchmarks/results/soak.csv, soak_samples.csv and soak.svg.
@@ -82,7 +83,7 @@ def soak(folder: Path, options: argparse.Namespace) -> tuple[list[dict[str, Any]
         port = peers.free_port()
         url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "reef", "serve", "--upstream", f"{mock.url}/v1", "--port", str(port)]
-        settings = [f"storage.dir={folder / 'state'}", "upstream.dialects=[chat, responses, messages]"]
+        settings = [f"storage.dir={folder / 'state'}", "upstream.dialects=[chat, responses, messages]", "storage.retention.interval_s=1"]
         settings += [f"storage.url={options.database_url}"] if options.database_url else []
         for setting in settings:
             command += ["--set", setting]

@@ -22,7 +22,8 @@ import sqlalchemy as sa
 from reef import failpoints
 from reef.errors import StorageError
 from reef.experience import database, recall, statements
-from reef.experience.framing import SIZE, Buffer, Texts, decode, encode, frame
+from reef.experience.framing import SIZE, Buffer, Decoder, Encoder, Texts, frame
+from reef.experience.prompts import Text
 from reef.experience.rows import Dismantler
 from reef.experience.structure import Stored
 from reef.experience.threads import Thread
@@ -67,26 +68,39 @@ class Committer:
         self._refused = (sa.exc.OperationalError, engine.dialect.loaded_dbapi.OperationalError)
         self._dismantler = Dismantler(self._recall, self._recall_opening, redact=redact)
         self._inserts = statements.inserts(engine)
+        self._decoder = Decoder()
         self._connection: sa.PoolProxiedConnection | None = None
 
-    def commit(self, records: Sequence[Record]) -> list[str]:
-        """See :meth:`Storing.commit`, without waiting for others. A record that cannot be stored does not take its neighbours down."""
+    def commit(self, records: Sequence[Record], texts: Sequence[Text | None] = ()) -> list[str]:
+        """Store exchanges here and now, see :meth:`Storing.commit`. One that cannot be stored does not take its neighbours down.
+
+        Args:
+            records: the exchanges.
+            texts: the request of each, where it is a text; or nothing at all.
+
+        Returns:
+            For each an empty string, or why just this one could not be stored.
+
+        Raises:
+            StorageError: nothing could be stored, for a reason that has to do with none of them.
+        """
         try:
-            self._commit(records)
+            self._commit(records, texts)
         except self._refused as error:  # disk full, locked beyond the time-out, I/O error: it is the same for all of them
             raise StorageError(str(getattr(error, "orig", None) or error)) from error
         except Exception as error:  # noqa: BLE001 - told to the one caller whose record it was
             if len(records) == 1:
                 return [f"{type(error).__name__}: {error}"]
-            return [problem for record in records for problem in self.commit([record])]
+            each = [slice(number, number + 1) for number in range(len(records))]
+            return [problem for one in each for problem in self.commit(records[one], texts[one])]
         return [""] * len(records)
 
     def commit_encoded(self, batch: Buffer) -> list[str]:
-        """:meth:`commit` for what :func:`encode` wrote, in one piece."""
-        found = decode(batch)
-        readable = [record for record in found if isinstance(record, Record)]
-        problems = iter(self.commit(readable) if readable else ())
-        return [record if isinstance(record, str) else next(problems) for record in found]
+        """:meth:`commit` for what one :class:`~reef.experience.framing.Encoder` wrote, in one piece."""
+        found = self._decoder.decode(batch)
+        readable = [item for item in found if not isinstance(item, str)]
+        problems = iter(self.commit([record for record, _ in readable], [text for _, text in readable]) if readable else ())
+        return [item if isinstance(item, str) else next(problems) for item in found]
 
     def close(self) -> None:
         """Close the connection; the next batch opens one."""
@@ -94,18 +108,18 @@ class Committer:
             self._connection.close()
             self._connection = None
 
-    def _commit(self, records: Sequence[Record]) -> None:
+    def _commit(self, records: Sequence[Record], texts: Sequence[Text | None]) -> None:
         for _ in range(MOST_TRIES):
             try:
-                self._try_to_commit(records)
+                self._try_to_commit(records, texts)
                 return
             except statements.BasesGone:  # retention dropped a session that was remembered: what there is is looked up again
                 continue
         raise StorageError("records that others are based on are dropped as fast as they are looked up")
 
-    def _try_to_commit(self, records: Sequence[Record]) -> None:
+    def _try_to_commit(self, records: Sequence[Record], texts: Sequence[Text | None]) -> None:
         try:
-            rows = self._dismantler.rows(records)
+            rows = self._dismantler.rows(records, texts)
             failpoints.reach("experience.rows")
             with self._transaction() as cursor:
                 self._inserts.run(cursor, rows)
@@ -149,11 +163,12 @@ class InThread:
 
     def __init__(self, engine: sa.Engine, *, redact: bool = True) -> None:
         self._committer = Committer(engine, redact=redact)
+        self._encoder = Encoder()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="committer")
 
     def commit(self, records: Sequence[Record], texts: Sequence[Texts] = ()) -> asyncio.Future[list[str]]:
         """See :meth:`Storing.commit`."""
-        batch = b"".join(encode(records, texts))
+        batch = b"".join(self._encoder.encode(records, texts))
         return asyncio.get_running_loop().run_in_executor(self._thread, self._committer.commit_encoded, batch)
 
     async def aclose(self) -> None:
@@ -189,11 +204,10 @@ class Keeper:
 
     def commit(self, records: Sequence[Record], texts: Sequence[Texts] = ()) -> asyncio.Future[list[str]]:
         """See :meth:`Storing.commit`."""
-        batch = encode(records, texts)
         connection = self._connection
         if connection is not None and not connection.ended:
-            return connection.send(batch)
-        return asyncio.ensure_future(self._commit_first(batch))
+            return connection.send(records, texts)
+        return asyncio.ensure_future(self._commit_first(records, texts))
 
     async def aclose(self) -> None:
         """End the process: it stores what it has, then sees the end of its socket."""
@@ -204,7 +218,7 @@ class Keeper:
         if self.process is not None:
             await asyncio.to_thread(_reap, self.process)
 
-    async def _commit_first(self, batch: Sequence[Buffer]) -> list[str]:
+    async def _commit_first(self, records: Sequence[Record], texts: Sequence[Texts]) -> list[str]:
         """Store after connecting, which one of those who come now does."""
         try:
             async with self._connecting:
@@ -212,7 +226,7 @@ class Keeper:
                     self._connection = await self._connect()
         except OSError as error:
             raise StorageError(f"the process that stores records cannot be reached ({error})") from error
-        return await self._connection.send(batch)
+        return await self._connection.send(records, texts)
 
     async def _connect(self) -> _Connection:
         if self._socket is None:
@@ -233,14 +247,16 @@ class _Connection(asyncio.Protocol):
         self._closed: asyncio.Future[None] = self._loop.create_future()
         self._waiting: deque[asyncio.Future[list[str]]] = deque()
         self._alarm: asyncio.TimerHandle | None = None
+        self._encoder = Encoder()
         self._buffer = b""
         self._problem = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)
 
-    def send(self, batch: Sequence[Buffer]) -> asyncio.Future[list[str]]:
-        """Send a batch, in pieces; the future gets its answer, or what became of the process instead."""
+    def send(self, records: Sequence[Record], texts: Sequence[Texts]) -> asyncio.Future[list[str]]:
+        """Send a batch; the future gets its answer, or what became of the process instead."""
+        batch = self._encoder.encode(records, texts)
         answer: asyncio.Future[list[str]] = self._loop.create_future()
         self._waiting.append(answer)
         if self._alarm is None:

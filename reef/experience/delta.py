@@ -8,7 +8,7 @@ order. So a history that grew costs its new turns; and so does one that lost its
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from reef.types import JSON
 
@@ -16,16 +16,30 @@ Copy = tuple[int, int, int]
 """at, start, count"""
 
 
-def copies(names: Sequence[bytes], base: Sequence[bytes], places: Mapping[bytes, int]) -> list[Copy]:
+def alike(names: Sequence[bytes], base: Sequence[bytes]) -> int:
+    """How many turns two histories begin with alike. Slices are compared: that is one call for many turns."""
+    low, high = 0, min(len(names), len(base))
+    if names[:high] == base[:high]:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if names[low:middle] == base[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def copies(names: Sequence[bytes], base: Sequence[bytes]) -> list[Copy]:
     """What of a prompt stands in its base.
 
     Args:
         names: fingerprints of the prompt's turns.
         base: those of the base's conversation.
-        places: where in the base each of them first stands.
     """
-    found: list[Copy] = []
-    at = 0
+    at = alike(names, base)
+    found: list[Copy] = [(0, 0, at)] if at else []
+    places = _places(base) if at < len(names) else {}
     while at < len(names):
         start = places.get(names[at])
         if start is None:
@@ -37,6 +51,21 @@ def copies(names: Sequence[bytes], base: Sequence[bytes], places: Mapping[bytes,
         found.append((at, start, count))
         at += count
     return found
+
+
+def _places(names: Sequence[bytes]) -> dict[bytes, int]:
+    """Where each first stands."""
+    return dict(zip(reversed(names), range(len(names) - 1, -1, -1), strict=True))
+
+
+def added(copies: Sequence[Copy], count: int) -> list[int]:
+    """The places of a prompt of ``count`` turns that are not copied."""
+    found: list[int] = []
+    at = 0
+    for start, _, size in copies:
+        found += range(at, start)
+        at = start + size
+    return [*found, *range(at, count)]
 
 
 def put_together(copies: Sequence[Sequence[int]], added: Sequence[JSON], base: Sequence[JSON]) -> list[JSON]:

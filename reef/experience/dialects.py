@@ -19,6 +19,8 @@ class Dialect(Protocol):
     """One dialect as the store sees it. ``take`` gives None for a body without turns: it is kept whole in its envelope."""
 
     name: str
+    key: str
+    """Under which a request has its turns."""
 
     def take_prompt(self, request: JSON) -> Parts | None:
         """The turns of a request."""
@@ -37,9 +39,10 @@ class Chat:
     """``/v1/chat/completions``: ``messages``, and the message of the first choice."""
 
     name = "chat"
+    key = "messages"
 
     def take_prompt(self, request: JSON) -> Parts | None:
-        return _take_list(request, "messages")
+        return _take_list(request, self.key)
 
     def put_prompt(self, envelope: JSON, turns: list[JSON]) -> None:
         envelope["messages"] = turns
@@ -62,9 +65,10 @@ class Messages:
     """``/v1/messages``: ``messages``, and an answer that is itself a message. ``system`` stays in the envelope."""
 
     name = "messages"
+    key = "messages"
 
     def take_prompt(self, request: JSON) -> Parts | None:
-        return _take_list(request, "messages")
+        return _take_list(request, self.key)
 
     def put_prompt(self, envelope: JSON, turns: list[JSON]) -> None:
         envelope["messages"] = turns
@@ -83,12 +87,13 @@ class Responses:
     """``/v1/responses``: the items of ``input`` and of ``output``. ``instructions`` stays in the envelope."""
 
     name = "responses"
+    key = "input"
 
     def take_prompt(self, request: JSON) -> Parts | None:
         text = request.get("input") if isinstance(request, dict) else None
         if isinstance(text, str) and text:
             return (text,), {**request, "input": ""}  # this placeholder says that it was no list
-        return _take_list(request, "input")
+        return _take_list(request, self.key)
 
     def put_prompt(self, envelope: JSON, turns: list[JSON]) -> None:
         envelope["input"] = turns[0] if envelope["input"] == "" else turns

@@ -1,14 +1,16 @@
 """Records as they travel from a gateway to the process that stores them.
 
-A batch is its records one after the other. Each is a head of three sizes, a JSON list of the record's fields in their order, and the JSON
-texts of its request and its response, where it was read from some: they are neither written again nor copied, only parsed once more.
+A batch is its records one after the other. Each is a head, a JSON list of the record's fields in their order, and the JSON texts of its
+request and its response, where it was read from some: they are neither written again nor copied. Of a request that begins as the last one
+of the same agent did, only the rest travels.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from itertools import repeat
 from operator import attrgetter
 from typing import Any
@@ -16,12 +18,25 @@ from typing import Any
 import orjson
 
 from reef.experience import jsontext
+from reef.experience.prompts import Text
+from reef.experience.rope import Rope
 from reef.types import End, Origin, Record, TokenTrace
 
 SIZE = struct.Struct("!Q")
 """What stands before each message."""
-_SIZES = struct.Struct("!QQQ")
-"""Of the fields, the request's text and the response's; 0 where it is among the fields."""
+_HEAD = struct.Struct("!QQQqQ")
+"""The sizes of the fields, of the request's text and of the response's, 0 where it is among the fields; then where both ends remember the
+request's text, and how much of what is remembered there stands before what is sent of it."""
+_NOWHERE = -1
+
+MOST_REMEMBERED = 256
+MOST_BYTES = 32 * 2**20
+"""Of all requests that are remembered; the other end may hold up to twice as much for a while."""
+SHORTEST_REMEMBERED, LONGEST_REMEMBERED = 16_000, 4 * 2**20
+"""A shorter one is parsed as soon as it is compared."""
+OPENING = 512
+"""An agent that names no session is known by so many bytes that its request begins with; of two that begin alike, less is in common."""
+STRIDE, FEW = 8192, 128
 
 Texts = tuple[bytes | None, bytes | None]
 """The JSON texts of a record's request and response, as far as there are any."""
@@ -34,42 +49,121 @@ def frame(data: bytes) -> bytes:
     return SIZE.pack(len(data)) + data
 
 
-def encode(records: Sequence[Record], texts: Sequence[Texts] = ()) -> list[bytes]:
-    """A batch, in pieces."""
-    pieces: list[bytes] = []
-    for record, (request, response) in zip(records, texts or repeat((None, None)), strict=bool(texts)):
-        row = list(_fields(record))
-        if request:
-            row[_REQUEST] = None
-        if response:
-            row[_RESPONSE] = None
-        written = _written(row)
-        pieces += (_SIZES.pack(len(written), len(request or b""), len(response or b"")), written)
-        pieces += filter(None, (request, response))
-    return pieces
+class Encoder:
+    """Writes batches for one :class:`Decoder`, in the order in which that reads them.
+
+    Both remember the last request of each agent. Of the next only what comes after their common beginning is sent.
+    """
+
+    def __init__(self) -> None:
+        self._places: OrderedDict[tuple[str, str | bytes], _Place] = OrderedDict()
+        self._free = list(range(MOST_REMEMBERED))
+        self._bytes = 0
+
+    def encode(self, records: Sequence[Record], texts: Sequence[Texts] = ()) -> list[bytes]:
+        """A batch, in pieces."""
+        pieces: list[bytes] = []
+        for record, (request, response) in zip(records, texts or repeat((None, None)), strict=bool(texts)):
+            row = list(_fields(record))
+            place, shared, rest = _NOWHERE, 0, b""
+            if request:
+                row[_REQUEST] = None
+                place, shared, rest = self._remember(record, request)
+            if response:
+                row[_RESPONSE] = None
+            written = _written(row)
+            pieces += (_HEAD.pack(len(written), len(rest), len(response or b""), place, shared), written)
+            pieces += filter(None, (rest, response))
+        return pieces
+
+    def _remember(self, record: Record, request: bytes) -> tuple[int, int, bytes]:
+        """Remember a request in place of its agent's last one: where, how much they have in common, and the rest."""
+        if not SHORTEST_REMEMBERED <= len(request) <= LONGEST_REMEMBERED:
+            return _NOWHERE, 0, request
+        key = record.scenario, record.session or request[:OPENING]
+        known = self._places.get(key)
+        if known is None:
+            if not self._free:
+                self._forget_oldest()
+            known = self._places[key] = _Place(self._free.pop(), b"")
+        else:
+            self._places.move_to_end(key)
+        shared = min(common_beginning(known.text, request), len(request) - 1)  # something must be left to send
+        self._bytes += len(request) - len(known.text)
+        known.text = request
+        while self._bytes > MOST_BYTES:
+            self._forget_oldest()
+        return known.number, shared, request[shared:]
+
+    def _forget_oldest(self) -> None:
+        _, oldest = self._places.popitem(last=False)
+        self._bytes -= len(oldest.text)
+        self._free.append(oldest.number)
 
 
-def decode(batch: Buffer) -> list[Record | str]:
-    """The records of a batch; in the place of one that cannot be read, the reason. It takes no other down."""
-    found: list[Record | str] = []
-    view = memoryview(batch)
-    at = 0
-    while at < len(view):
-        of_row, of_request, of_response = _SIZES.unpack_from(view, at)
-        row = at + _SIZES.size
-        request = row + of_row
-        response = request + of_request
-        at = response + of_response
-        try:
-            values = _read(view[row:request])
-            if of_request:
-                values[_REQUEST] = _read(view[request:response])
-            if of_response:
-                values[_RESPONSE] = _read(view[response:at])
-            found.append(_record(values))
-        except ValueError as error:
-            found.append(f"it cannot be read again: {error}")
-    return found
+class Decoder:
+    """Reads what one :class:`Encoder` wrote."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, Text] = {}
+
+    def decode(self, batch: Buffer) -> list[tuple[Record, Text | None] | str]:
+        """The records of a batch, the request of those that came with its text being that text; in the place of one that cannot be read,
+        the reason. It takes no other down."""
+        found: list[tuple[Record, Text | None] | str] = []
+        view = memoryview(batch)
+        at = 0
+        while at < len(view):
+            of_row, of_request, of_response, place, shared = _HEAD.unpack_from(view, at)
+            row = at + _HEAD.size
+            request = row + of_row
+            response = request + of_request
+            at = response + of_response
+            try:
+                text = self._text(view[request:response], place=place, shared=shared) if of_request else None
+                values = _read(view[row:request])
+                if of_response:
+                    values[_RESPONSE] = _read(view[response:at])
+                found.append((_record(values), text))
+            except ValueError as error:
+                found.append(f"it cannot be read again: {error}")
+        return found
+
+    def _text(self, sent: memoryview, *, place: int, shared: int) -> Text:
+        if not shared:
+            text = Text(Rope([bytes(sent)]))
+        elif (before := self._places.get(place)) is not None:
+            text = Text(before.rope.begun(shared, bytes(sent)), before=before, shared=shared)
+        else:
+            raise ValueError("the request that it goes on from is not here")
+        if place != _NOWHERE:
+            self._places[place] = text
+        return text
+
+
+@dataclass(slots=True)
+class _Place:
+    """The last request of an agent."""
+
+    number: int
+    text: bytes
+
+
+def common_beginning(one: bytes, other: bytes) -> int:
+    """How many bytes two texts begin with alike."""
+    most = min(len(one), len(other))
+    low = 0
+    while low < most and one[low : low + STRIDE] == other[low : low + STRIDE]:
+        low += STRIDE
+    low, high = min(low, most), min(low + STRIDE, most)
+    while high - low > FEW:
+        middle = (low + high) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle
+    differ = int.from_bytes(one[low:high], "big") ^ int.from_bytes(other[low:high], "big")
+    return high - (differ.bit_length() + 7) // 8
 
 
 def _read(text: memoryview) -> Any:

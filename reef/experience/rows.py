@@ -11,6 +11,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 import zstandard
@@ -19,6 +20,7 @@ from reef import redaction
 from reef.experience import delta, dialects, jsontext, traces
 from reef.experience.ids import digest, fingerprint
 from reef.experience.known import Known
+from reef.experience.prompts import Prompt, Text, led_by_system
 from reef.experience.structure import Recall as RecallOpening
 from reef.experience.structure import Structure
 from reef.experience.threads import MAX_DEPTH, Sessions, Thread
@@ -31,7 +33,6 @@ RECORD_COLUMNS = (
     "first_byte_ms", "duration_ms", "error",
 )  # fmt: skip
 DELTA = RECORD_COLUMNS.index("delta")
-OF_THE_SYSTEM = ("system", "developer")
 TOUCH_S = 600.0
 """How long a blob is taken for stored without making sure. Blobs that were touched within an hour are never collected, see
 :mod:`reef.experience.sweep`."""
@@ -85,41 +86,38 @@ class Dismantler:
         self._blobs: Known[float] = Known(size=self._remember)
         """When each was touched."""
 
-    def rows(self, records: Sequence[Record]) -> Rows:
-        """Take a batch apart."""
+    def rows(self, records: Sequence[Record], texts: Sequence[Text | None] = ()) -> Rows:
+        """Take a batch apart.
+
+        Args:
+            records: the exchanges.
+            texts: the request of each, where it is a text; or nothing at all.
+
+        Raises:
+            ValueError: a text is not JSON.
+        """
         rows = Rows()
         self._now = time.monotonic()
-        for record in records:
-            self._add(record, rows)
+        for record, text in zip(records, texts or repeat(None), strict=bool(texts)):
+            self._add(record, text, rows)
         rows.bases.difference_update([row[0] for row in rows.records])
         self._compress(rows)
         return rows
 
-    def _add(self, record: Record, rows: Rows) -> None:
-        request, response = record.request, record.response
-        dialect = dialects.named(record.dialect)
-        turns: Sequence[JSON] | None = None
+    def _add(self, record: Record, text: Text | None, rows: Rows) -> None:
+        prompt = self._prompt(record, text, rows)
+        response = record.response
         answer: Sequence[JSON] | None = None
-        system = None
-        if (prompt := dialect.take_prompt(request)) is not None:
-            turns, request = prompt
-            if (led := _led_by_system(turns)) > 0:
-                system = self._add_blob(jsontext.dumps(turns[:led]), rows)
-                turns = turns[led:]
-        if (answered := dialect.take_answer(response)) is not None:
+        if (answered := prompt.dialect.take_answer(response)) is not None:
             answer, response = answered
-        texts = [jsontext.dumps(turn) for turn in turns or ()]
-        names = [fingerprint(text) for text in texts]
         said = [jsontext.dumps(turn) for turn in answer or ()]
         session, opening = record.session, None
         if session is None:
-            session, opening = self._structure.session(record, turns or (), names, answer or ())
-        base, copied = self._place(record, session, names, said)
+            session, opening = self._structure.session(record, prompt.turns or (), prompt.names, answer or ())
+        base, copied = self._place(record, session, prompt.names, said)
         if base is not None:
             rows.bases.add(base.receipt)
-        if copied:
-            inside = {place for at, _, count in copied for place in range(at, at + count)}
-            texts = [text for place, text in enumerate(texts) if place not in inside]
+        added = [prompt.text(place) for place in delta.added(copied, len(prompt.names))]
         usage = record.usage
         rows.records.append(
             [
@@ -138,10 +136,10 @@ class Dismantler:
                 record.streamed,
                 None if base is None else base.receipt,
                 0 if base is None else base.depth + 1,
-                None if turns is None else len(turns),
-                system,
-                self._add_blob(jsontext.dumps(request), rows),
-                delta.text(copied, texts, None if answer is None else said, jsontext.dumps(response)),
+                None if prompt.turns is None else len(prompt.turns),
+                prompt.system,
+                prompt.envelope,
+                delta.text(copied, added, None if answer is None else said, jsontext.dumps(response)),
                 None if record.tokens is None else traces.pack(record.tokens, base.tokens if base is not None else None),
                 usage.get("prompt_tokens"),
                 usage.get("completion_tokens"),
@@ -151,6 +149,34 @@ class Dismantler:
                 self._clean(record.error),
             ]
         )
+        prompt.shrink()
+
+    def _prompt(self, record: Record, text: Text | None, rows: Rows) -> Prompt:
+        """Take a request apart, from where it differs from an earlier one if it can be."""
+        dialect = dialects.named(record.dialect)
+        if text is None:
+            request = record.request
+        elif (prompt := text.go_on(dialect)) is not None and all(map(self._is_stored, filter(None, (prompt.system, prompt.envelope)))):
+            return prompt
+        else:
+            request = text.parse()
+        turns, envelope = dialect.take_prompt(request) or (None, request)
+        led = led_by_system(turns or ())
+        system = self._add_blob(jsontext.dumps(turns[:led]), rows) if turns and led else None
+        own = turns[led:] if turns and led else turns
+        texts = [jsontext.dumps(turn) for turn in own or ()]
+        prompt = Prompt(
+            dialect=dialect,
+            names=[fingerprint(turn) for turn in texts],
+            led=led,
+            system=system,
+            envelope=self._add_blob(jsontext.dumps(envelope), rows),
+            turns=own,
+            texts=texts,
+        )
+        if text is not None and turns:
+            text.prompt = prompt
+        return prompt
 
     def _place(self, record: Record, session: str, names: list[bytes], said: Sequence[bytes]) -> tuple[Thread | None, Sequence[delta.Copy]]:
         """Find a record's base among the threads of its session, and make it the newest of its thread."""
@@ -165,7 +191,7 @@ class Dismantler:
                 names[:shared] = thread.names  # equal, and held once
             if thread.depth < MAX_DEPTH:
                 base = thread
-                copied = delta.copies(names, thread.names, thread.places)
+                copied = delta.copies(names, thread.names)
             if 2 * shared >= len(thread.names):
                 carried_on = thread
         names = names + [fingerprint(text) for text in said]
@@ -192,16 +218,12 @@ class Dismantler:
 
     def _add_blob(self, text: bytes, rows: Rows) -> bytes:
         name = self._name(text) if len(text) <= LONGEST_NAMED else digest(text)
-        touched = self._blobs.get(name)
-        if touched is None or self._now - touched > TOUCH_S:
+        if not self._is_stored(name):
             self._blobs.add(name, self._now)
             rows.blobs[name] = text
         return name
 
-
-def _led_by_system(turns: Sequence[JSON]) -> int:
-    """How many turns of the system a prompt begins with: often long, and the same for many sessions."""
-    for place, turn in enumerate(turns):
-        if not isinstance(turn, dict) or turn.get("role") not in OF_THE_SYSTEM:
-            return place
-    return len(turns)
+    def _is_stored(self, name: bytes) -> bool:
+        """Whether a blob is known to be there, and was touched not long ago."""
+        touched = self._blobs.get(name)
+        return touched is not None and self._now - touched <= TOUCH_S

@@ -124,11 +124,10 @@ class Structure:
         """The names of a history after each of its turns."""
         chain = start or digest(scenario.encode())
         found = []
-        for place, turn in enumerate(turns):
-            name = names[place] if names else fingerprint(jsontext.dumps(turn))
+        for place, name in enumerate(names or [fingerprint(jsontext.dumps(turn)) for turn in turns]):
             meaning = self._meanings.get(name)
             if meaning is None:
-                canonical = canonical_turn(turn)
+                canonical = canonical_turn(turns[place])
                 meaning = b"" if canonical is None else digest(jsontext.dumps_sorted(canonical))
                 self._meanings.add(name, meaning)
             if meaning:

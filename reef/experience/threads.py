@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from reef.experience import delta
 from reef.types import TokenTrace
 
 MAX_THREADS = 16
@@ -25,7 +26,7 @@ FEW = 64
 class Thread:
     """A history by its newest record."""
 
-    __slots__ = ("_places", "depth", "names", "receipt", "tokens")
+    __slots__ = ("depth", "names", "receipt", "tokens")
 
     def __init__(self, receipt: str, *, depth: int, names: Sequence[bytes], tokens: TokenTrace | None = None) -> None:
         self.receipt = receipt
@@ -33,14 +34,6 @@ class Thread:
         self.tokens = tokens
         self.names = names
         """Fingerprints of its turns: the prompt's, then the answer's."""
-        self._places: dict[bytes, int] | None = None
-
-    @property
-    def places(self) -> dict[bytes, int]:
-        """Where each turn first stands."""
-        if self._places is None:
-            self._places = {name: place for place, name in reversed(list(enumerate(self.names)))}
-        return self._places
 
 
 @dataclass(slots=True)
@@ -66,8 +59,10 @@ class Session:
         best: tuple[Thread, int] | None = None
         for thread in reversed(self.threads):
             size = len(thread.names)
-            grew = names[:size] == thread.names  # the usual case
-            shared = size if grew else len(thread.places.keys() & set(names))
+            shared = delta.alike(names, thread.names)
+            grew = shared == size  # the usual case
+            if not grew:
+                shared += len(set(names[shared:]).intersection(thread.names[shared:]))
             if shared and (best is None or shared > best[1]):
                 best = thread, shared
                 if grew or shared >= len(known):  # no other shares more

@@ -15,9 +15,9 @@ import sqlalchemy as sa
 import uvloop
 
 from reef.errors import StorageError
-from reef.experience import committer, database, ids
+from reef.experience import committer, database, ids, jsontext
 from reef.experience.committer import Keeper
-from reef.experience.framing import Texts, decode, encode
+from reef.experience.framing import Decoder, Encoder, Texts
 from reef.experience.store import ExperienceStore
 from reef.experience.writer import Writer
 from reef.types import End, Origin, Record, TokenTrace
@@ -54,7 +54,12 @@ def engine(database_url: str) -> sa.Engine:
 
 
 def crossed(records: list[Record], texts: Sequence[Texts] = ()) -> list[Record | str]:
-    return decode(b"".join(encode(records, texts)))
+    """What arrives, the requests that came as texts parsed."""
+    found = Decoder().decode(b"".join(Encoder().encode(records, texts)))
+    return [
+        item if isinstance(item, str) else item[0] if item[1] is None else replace(item[0], request=jsontext.loads(item[1].rope.whole()))
+        for item in found
+    ]
 
 
 def url(engine: sa.Engine) -> str:

@@ -67,12 +67,15 @@ names = st.lists(st.sampled_from([bytes([letter]) for letter in range(6)]), max_
 
 @given(names, names)
 def test_copies_and_what_is_left_make_the_prompt_again(prompt: list[bytes], base: list[bytes]) -> None:
-    places = {name: place for place, name in reversed(list(enumerate(base)))}
-    copies = delta.copies(prompt, base, places)
+    copies = delta.copies(prompt, base)
     copied = {place for at, _, count in copies for place in range(at, at + count)}
     added = [name for place, name in enumerate(prompt) if place not in copied]
     assert delta.put_together(copies, added, base) == prompt
     assert not set(added) & set(base)
+    assert added == [prompt[place] for place in delta.added(copies, len(prompt))]
+    assert delta.alike(prompt, base) == sum(
+        1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(prompt, base, strict=False))
+    )
 
 
 edits = st.lists(st.tuples(st.sampled_from(["grow", "answer", "drop", "rewrite", "fork", "fresh"]), st.integers(0, 9)), max_size=12)
