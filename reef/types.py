@@ -79,6 +79,10 @@ class TokenTrace:
     completion_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     """Of the completion's tokens under the policy that sampled them, natural, kept as 32-bit floats."""
+    served: tuple[str, ...] = ()
+    """The weights that made them, by the names that the engine answers by, where a swap fell into the answer. Empty: those it names."""
+    starts: tuple[int, ...] = ()
+    """For each of them, the index of the first token of the completion that it made; the first one's is 0."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,6 +134,15 @@ def test_the_chain_benchmark_measures(tmp_path: Path) -> None:
     assert {row["what"] for row in lines(file)} >= {"propose", "settle", "head", "diff", "audit", "sha256sum", "publish", "copies"}
 
 
+def test_the_starting_benchmark_measures(tmp_path: Path) -> None:
+    file = tmp_path / "starting.csv"
+    done = run("benchmarks.starting", "--only", "serve", "--rounds", "1", "--output", str(file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    (row,) = lines(file)
+    assert float(row["healthz_s"]) > 0
+    assert row["engine_s"] == row["answer_s"] == ""
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed (make install-model)")
 def test_the_sync_benchmark_measures_every_way_and_fails_no_request(tmp_path: Path) -> None:
@@ -142,7 +151,7 @@ def test_the_sync_benchmark_measures_every_way_and_fails_no_request(tmp_path: Pa
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {row["way"]: row for row in lines(file)}
-    assert rows.keys() == {"memcpy", "disk write", "disk read, cached", "gloo", "gloo, changed", "disk", "lora"}
+    assert rows.keys() == {"memcpy", "disk write", "disk read, cached", "gloo", "gloo, changed", "ipc", "disk", "lora"}
     assert int(rows["gloo"]["bytes"]) > int(rows["gloo, changed"]["bytes"]) > int(rows["lora"]["bytes"]) > 0
     assert float(rows["gloo"]["pause_s"]) > 0 == float(rows["lora"]["pause_s"])
 

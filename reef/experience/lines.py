@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
-from typing import Annotated, Any, Literal, NamedTuple
+from dataclasses import asdict, fields
+from itertools import pairwise
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, Strict, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Strict, StringConstraints, ValidationError, model_validator
 
 from reef.errors import InvalidLine, InvalidRequest
 from reef.experience import jsontext, tombstones
@@ -50,10 +51,21 @@ class TokensLine(BaseModel):
     prompt_ids: list[TokenId]
     completion_ids: list[TokenId]
     logprobs: list[Annotated[float, Field(le=0, ge=-3e38)]]
+    served: list[Annotated[Text, StringConstraints(max_length=256)]] = Field(default_factory=list)
+    starts: list[Count] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _spans_of_what_was_said(self) -> Self:
+        if len(self.served) != len(self.starts) or (self.starts and self.starts[0] != 0):
+            raise ValueError("`served` and `starts` belong together, and the first start is 0")
+        if any(one >= other for one, other in pairwise([*self.starts, len(self.completion_ids)])):
+            raise ValueError("`starts` must rise, and be below the number of completion_ids")
+        return self
 
     def trace(self) -> TokenTrace:
         """The trace it stands for, as exact as it is stored."""
-        return TokenTrace(tuple(self.prompt_ids), tuple(self.completion_ids), tuple(array("f", self.logprobs)))
+        logprobs = tuple(array("f", self.logprobs))
+        return TokenTrace(tuple(self.prompt_ids), tuple(self.completion_ids), logprobs, tuple(self.served), tuple(self.starts))
 
 
 class _ExchangeLine(_Line):
@@ -244,7 +256,15 @@ def read(text: bytes, *, first: int, scenario: str, in_lines: bool, most: int) -
 
 def of_record(record: Record) -> bytes:
     """A record as a line."""
-    return _line("record", {name: getattr(record, name) for name in _RECORD_FIELDS})
+    return _line("record", told(record))
+
+
+def told(record: Record) -> dict[str, JSON]:
+    """A record as JSON. Of its tokens, which weights made which is said where a swap fell into the answer, and not else."""
+    found = {name: getattr(record, name) for name in _RECORD_FIELDS}
+    if record.tokens is not None:
+        found["tokens"] = {name: values for name, values in asdict(record.tokens).items() if values or name not in _OF_A_SWAP}
+    return found
 
 
 def of_tombstone(row: Mapping[str, Any]) -> bytes:
@@ -265,6 +285,7 @@ def of_session(session: Mapping[str, JSON]) -> bytes:
 
 _RECORD_FIELDS = tuple(field.name for field in fields(Record))
 _REPORT_FIELDS = tuple(field.name for field in fields(Report))
+_OF_A_SWAP = ("served", "starts")
 _NAMES: Mapping[type, str] = {list: "array", str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}
 
 

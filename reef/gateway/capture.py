@@ -2,6 +2,7 @@
 
 Only where the recipe that learns needs them (`storage.tokens`), only in the chat dialect, and for one choice: vLLM gives them nowhere else.
 The client sees what it asked for, as if nothing more had come; its bytes are the upstream's no longer, but written again event by event.
+An engine of ours is asked besides which weights made which tokens: an answer bears the name of those that began it.
 
 Source: vLLM's ``return_token_ids`` (https://docs.vllm.ai, "OpenAI-Compatible Server") and OpenAI's ``logprobs``.
 """
@@ -9,6 +10,7 @@ Source: vLLM's ``return_token_ids`` (https://docs.vllm.ai, "OpenAI-Compatible Se
 from __future__ import annotations
 
 import contextlib
+from itertools import pairwise
 from typing import Any
 
 import structlog
@@ -17,6 +19,7 @@ from reef import plugins
 from reef.config import Config
 from reef.experience import jsontext
 from reef.gateway import sse
+from reef.serving.sync import spans
 from reef.types import JSON, TokenTrace
 
 log = structlog.get_logger()
@@ -46,6 +49,8 @@ class Capture:
         self._prompt: list[int] = []
         self._completion: list[int] = []
         self._logprobs: list[JSON] = []
+        self._named: JSON = None
+        self._spans: JSON = None
         self._rest = b""
 
     @staticmethod
@@ -57,12 +62,19 @@ class Capture:
         """The request that is sent on."""
         return {**request, "return_token_ids": True, "logprobs": True}
 
+    @staticmethod
+    def headers(passed: dict[str, str]) -> dict[str, str]:
+        """The headers that it is sent on with."""
+        return {**passed, spans.ASK: "1"}
+
     def take(self, answer: dict[str, JSON]) -> None:
         """Take the tokens out of an answer, or out of one chunk of a stream."""
         if isinstance(ids := answer.get("prompt_token_ids"), list):
             self._prompt = ids
         if not self._wants_ids:
             answer.pop("prompt_token_ids", None)
+        if spans.KEY in answer:
+            self._spans, self._named = answer.pop(spans.KEY), answer.get("model")
         choices = answer.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if not isinstance(choice, dict):
@@ -95,8 +107,25 @@ class Capture:
             logprobs = tuple(max(float(value), -3e38) for value in self._logprobs)  # vLLM says -inf where it is below a float32
             ids = (*self._prompt, *self._completion)
             if all(type(token) is int and 0 <= token < 2**32 for token in ids):
-                return TokenTrace(ids[: len(self._prompt)], ids[len(self._prompt) :], logprobs)
+                return TokenTrace(ids[: len(self._prompt)], ids[len(self._prompt) :], logprobs, *self._served())
         return None
+
+    def _served(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Which weights made it and where each began, unless they are just those that the answer names.
+
+        Raises:
+            TypeError: what was told is nothing of the kind.
+            ValueError: or does not fit what was said.
+        """
+        if self._spans is None:
+            return (), ()
+        told = [(str(name), int(start)) for start, name in self._spans if start < max(len(self._completion), 1)]
+        starts = [start for _, start in told]
+        if starts[:1] != [0] or any(one >= other for one, other in pairwise(starts)):
+            raise ValueError("spans that are none")
+        if [name for name, _ in told] == [self._named]:
+            return (), ()
+        return tuple(name for name, _ in told), tuple(starts)
 
     def _line(self, line: bytes) -> bytes:
         if not line.startswith(b"data:"):

@@ -8,8 +8,9 @@ storing process looks at (:mod:`reef.experience.structure`).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 
+from reef.config import ENGINE, JUDGE
 from reef.errors import InvalidRequest, NotFound
 from reef.gateway.scenario_index import NAME
 from reef.types import JSON
@@ -66,3 +67,24 @@ def check_model(model: JSON) -> None:
     """
     if isinstance(model, str) and ".c-" in model and _CANDIDATES_WEIGHTS.search(model):
         raise NotFound(f"the model {model} does not exist", hint="A candidate's weights serve nobody before they are released.")
+
+
+def check_weights(model: str, *, scenario: str, scenarios: Container[str], asked: Iterable[str]) -> None:
+    """Refuse a user's request that names the released weights of another scenario than its own: they are made of that one's traffic.
+
+    Args:
+        model: as it is named.
+        scenario: that the request belongs to.
+        scenarios: all that there are.
+        asked: the names of the upstreams that may answer it. Only Reef's own engines call weights ``<scenario>.<step>``.
+
+    Raises:
+        NotFound: it does.
+    """
+    whose, _, step = model.rpartition(".")
+    if not (step.isascii() and step.isdecimal()):
+        return
+    upstream, slash, rest = whose.partition("/")
+    whose = rest if slash and upstream in (ENGINE, JUDGE) else whose
+    if whose != scenario and whose in scenarios and not {ENGINE, JUDGE}.isdisjoint(asked):
+        raise NotFound(f"the model {model} does not exist", hint="A scenario is answered by weights of its own releases alone.")

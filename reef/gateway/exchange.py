@@ -14,6 +14,7 @@ from reef.experience import ids, jsontext
 from reef.experience.dialects import token_counts
 from reef.gateway import sse, wire
 from reef.gateway.capture import Capture, CapturingTap
+from reef.gateway.correlation import check_weights
 from reef.gateway.dialects import Dialect
 from reef.gateway.keepalive import Delivery
 from reef.gateway.stopwatch import Stopwatch
@@ -68,18 +69,22 @@ class Exchange:
         self._body = body
         self._text = text
         """What the body was read from."""
-        self._route = state.upstreams.route(dialect.name, asked.get("model"))
+        named = asked.get("model")
+        self._route = state.upstreams.route(dialect.name, named)
+        if type(named) is str and "." in named and origin is Origin.USER:
+            check_weights(named, scenario=scenario, scenarios=state.scenarios.heads, asked=self._route.names)
         self._upstream = self._route.where
         """Who is asked, or answered."""
         self._capture: Capture | None = None
         self._asked = asked
+        self._headers = dialect.passed(headers)
         if state.captures_tokens and self._route.gives_tokens and Capture.can(dialect.name, body):
             self._capture = Capture(body)
             self._asked = self._capture.ask(asked)
             raw = jsontext.dumps(self._asked)
+            self._headers = self._capture.headers(self._headers)
         self._sent, model = self._route.address(self._asked, raw)
         self._model = _storable(model)
-        self._headers = dialect.passed(headers)
         self._receipt = ids.receipt()
         self._receipt_header = (wire.RECEIPT_HEADER, self._receipt.encode())
         self._started_at = time.time()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from reef.experience import jsontext
+from reef.experience import jsontext, lines
 from reef.gateway.auth import require
 from reef.types import JSON, Origin
 
@@ -24,7 +23,7 @@ def _json(value: JSON) -> Response:
 @router.get("/reef/records/{record}", dependencies=[Depends(require("read"))], responses=_GONE)
 def show_record(request: Request, record: str) -> Response:
     """One exchange by its receipt. Once retention dropped its content: 410, with what is kept."""
-    return _json(asdict(request.app.state.reef.store.record(record)))
+    return _json(lines.told(request.app.state.reef.store.record(record)))
 
 
 @router.get("/reef/scenarios/{scenario}/records", dependencies=[Depends(require("read"))])
@@ -42,4 +41,4 @@ def list_records(
     state = request.app.state.reef
     state.scenarios.check(scenario)
     found = state.store.records(scenario, session=session, origin=origin, candidate=candidate, after=after or 0, newest=newest, limit=limit)
-    return _json({"scenario": scenario, "records": [asdict(record) for record in found]})
+    return _json({"scenario": scenario, "records": [lines.told(record) for record in found]})

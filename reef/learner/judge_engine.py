@@ -29,7 +29,7 @@ from reef.releases import staging
 from reef.releases.publishing import writing
 from reef.releases.staging import Wanted
 from reef.releases.store import ReleaseStore
-from reef.serving.engine import leftovers, notes
+from reef.serving.engine import cores, leftovers, notes
 from reef.serving.engine.client import EngineClient
 
 log = structlog.get_logger()
@@ -137,6 +137,7 @@ class JudgeEngine:
             raise
         checkpoints.drop(cache, keep=[folder.name])
         vllm = self._config.serving.vllm.of_candidate(str(folder), name=wanted.name, dtype=self._dtype())
+        vllm = vllm.model_copy(update={"environment": {cores.VARIABLE: cores.judging()} | vllm.environment})
         config = self._config.model_copy(
             update={
                 "serving": self._config.serving.model_copy(update={"vllm": vllm}),

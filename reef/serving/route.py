@@ -74,6 +74,11 @@ class Route:
         return self.first.upstream.where
 
     @property
+    def names(self) -> list[str]:
+        """The upstreams that may be asked."""
+        return [target.upstream.name for target in self.targets]
+
+    @property
     def gives_tokens(self) -> bool:
         """Whether whoever answers can be asked for token ids and log-probabilities."""
         return all(target.upstream.GIVES_TOKENS and target.asked is target.upstream for target in self.targets)

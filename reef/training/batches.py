@@ -94,10 +94,11 @@ class Terms:
             return f"end_{record.end.value}"
         if record.tokens is None:
             return "no_tokens"
-        served = served_by(record)
-        if isinstance(served, str):
+        served = [by for _, by in spans(record)]
+        if any(isinstance(by, str) for by in served):
             return "candidate"
-        return self._untrainable(record.tokens) or self._staleness(served)
+        stale = (self._staleness(by) for by in served if not isinstance(by, str))
+        return self._untrainable(record.tokens) or next(filter(None, stale), "")
 
     def _untrainable(self, trace: TokenTrace) -> str:
         if not trace.completion_ids:
@@ -126,16 +127,41 @@ def served_by(record: Record) -> int | str | None:
     """
     told = record.response.get("model") if isinstance(record.response, dict) else None
     for name in (told, record.model):
-        scenario, _, served = name.rpartition(".") if isinstance(name, str) else ("", "", "")
-        if scenario == record.scenario:
-            return int(served) if served.isascii() and served.isdecimal() else served
+        if (served := _named(name, record.scenario)) is not None:
+            return served
     return record.candidate or record.release
 
 
+def spans(record: Record) -> list[tuple[int, int | str | None]]:
+    """What generated which of a record's tokens, as :func:`served_by` says it, each with the index of its first; in nearly all it is one.
+
+    Where a swap fell into the answer, the engine named what served from there on; what the client said is about the beginning alone.
+    """
+    trace = record.tokens
+    if trace is None or not trace.served:
+        return [(0, served_by(record))]
+    told = [(start, _named(name, record.scenario)) for start, name in zip(trace.starts, trace.served, strict=True)]
+    if told[0][1] is None:
+        told[0] = (0, record.candidate or record.release)
+    return told
+
+
 def served_release(record: Record) -> int | None:
-    """The release that generated a record; None where nothing says so, and where it was a candidate."""
-    served = served_by(record)
-    return served if isinstance(served, int) else None
+    """The release that generated a record, of several the oldest; None where nothing says so, and where it was a candidate."""
+    oldest: int | None = None
+    for _, by in spans(record):
+        if not isinstance(by, int):
+            return None
+        oldest = by if oldest is None else min(oldest, by)
+    return oldest
+
+
+def _named(name: object, scenario: str) -> int | str | None:
+    """The release or candidate of a scenario that a name of weights stands for; None for another's, and for a model's own."""
+    whose, _, served = name.rpartition(".") if isinstance(name, str) else ("", "", "")
+    if whose != scenario:
+        return None
+    return int(served) if served.isascii() and served.isdecimal() else served
 
 
 def assemble(rollouts: Iterable[Rollout], *, terms: Terms, size: int) -> Batch:
@@ -218,7 +244,8 @@ def _sample(strand: Strand, rollout: Rollout) -> Sample:
         span, length = slice(turn.start, turn.stop), turn.stop - turn.start
         mask[span] = [True] * length
         old[span] = [min(value, 0.0) for value in turn.logprobs]
-        releases[span] = [served_release(turn.record)] * length
+        for first, by in spans(turn.record):
+            releases[turn.start + first : turn.stop] = [by if isinstance(by, int) else None] * (length - first)
     return Sample(
         tokens=strand.tokens,
         mask=tuple(mask),

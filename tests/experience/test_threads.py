@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -224,6 +226,16 @@ def test_any_trace_is_given_back_over_any_base(prompt: list[int], completion: li
     trace = TokenTrace(tuple(prompt), tuple(completion), tuple(0.5 for _ in completion))
     for base in (None, TokenTrace(tuple(below), (), ()), TokenTrace((), tuple(below), ())):
         assert traces.unpack(traces.pack(trace, base), base) == trace
+        swapped = replace(trace, served=("a.1", "ü.2"), starts=(0, 7))
+        assert traces.unpack(traces.pack(swapped, base), base) == swapped
+
+
+def test_a_trace_that_was_stored_before_there_were_names_is_read_as_it_was() -> None:
+    numbers = struct.pack("<III", 2, 1, 2) + struct.pack("<III", 9, 7, 8) + struct.pack("<ff", -0.5, -1.25)
+    base = TokenTrace((1,), (2, 3), ())
+    trace = TokenTrace((1, 2, 9), (7, 8), (-0.5, -1.25))
+    assert traces.unpack(zstandard.compress(numbers), base) == trace
+    assert zstandard.decompress(traces.pack(trace, base)) == numbers
 
 
 def calls(name: str, identity: str) -> JSON:

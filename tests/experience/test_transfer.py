@@ -206,6 +206,9 @@ def test_secrets_are_taken_out_and_the_same_line_is_then_the_same(engine: sa.Eng
     assert SECRET.encode() in given_out(kept)
 
 
+ONE_TOKEN = b'{"request": {}, "response": {}, "tokens": {"prompt_ids": [1], "completion_ids": [2], "logprobs": [-1.0], %b}}'
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -224,6 +227,9 @@ def test_secrets_are_taken_out_and_the_same_line_is_then_the_same(engine: sa.Eng
         (b'{"request": {}, "response": {}, "session": "../x"}', "line 2: session: "),
         (b'{"request": {}, "response": {}, "error": "\\u0000"}', "line 2: error: "),
         (b'{"request": {}, "response": {}, "error": "\\ud83d"}', "line 2: error: "),
+        (ONE_TOKEN % b'"served": ["a.1"]', "line 2: tokens: "),
+        (ONE_TOKEN % b'"served": ["a.1"], "starts": [1]', "line 2: tokens: "),
+        (ONE_TOKEN % b'"served": ["a.1", "a.2"], "starts": [0, 1]', "line 2: tokens: "),
         (b'{"kind": "report", "references": ["a"], "score": "high"}', "line 2: score: "),
         (b'{"kind": "session", "id": "s"}', "line 2: adapter: is missing"),
     ],
@@ -264,6 +270,11 @@ record_lines = st.fixed_dictionaries(
         "first_byte_ms": st.none() | st.floats(0, 1e9), "duration_ms": st.floats(0, 1e9),
         "tokens": st.none() | st.lists(st.integers(0, 2**32 - 1)).map(
             lambda ids: {"prompt_ids": ids, "completion_ids": [1], "logprobs": [-0.125]}
+        ) | st.lists(text, min_size=1, max_size=3).map(
+            lambda names: {
+                "prompt_ids": [1], "completion_ids": [2, 3, 4], "logprobs": [-0.5, -0.125, 0.0],
+                "served": names, "starts": list(range(len(names))),
+            }
         ),
     },
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,40 @@ def test_tokens_are_asked_for_kept_and_not_shown(gateway: Service, fake: FakeUps
     assert shown.json == plain
 
 
+@pytest.mark.parametrize("streamed", [True, False])
+def test_which_weights_made_which_tokens_is_asked_for_and_kept_where_a_swap_fell_into_the_answer(
+    gateway: Service, fake: FakeUpstream, streamed: bool
+) -> None:
+    def said(spans: Any) -> Any:
+        if not streamed:
+            fake.replies = [whole({**answer(), "model": "s.4", "reef_weights": spans})]
+        else:
+            lines = events().replace(b'"model": "m"', b'"model": "s.4"').splitlines(keepends=True)
+            last = [number for number, line in enumerate(lines) if line.startswith(b"data: {")][-1]
+            lines[last] = lines[last][:-2] + b', "reef_weights": ' + json.dumps(spans).encode() + b"}\n"
+            fake.replies = [stream(b"".join(lines))]
+        shown = gateway.chat({**CHAT, "stream": streamed})
+        assert fake.seen[-1].headers["x-reef-weights"] == "1"
+        assert b"reef_weights" not in shown.raw
+        record = gateway.record(shown)
+        assert record.response["model"] == "s.4"
+        return record.tokens
+
+    assert said([[0, "s.4"]]) == TRACE
+    assert said([[0, "s.4"], [1, "s.5"]]) == replace(TRACE, served=("s.4", "s.5"), starts=(0, 1))
+    assert said([[0, "s.5"]]) == replace(TRACE, served=("s.5",), starts=(0,)), "named before the swap, made after it"
+    assert said([[0, "s.4"], [2, "s.5"]]) == TRACE, "the second made nothing that was said"
+    for odd in ([[1, "s.4"]], [[0, "s.4"], [0, "s.5"]], 7, [7], [["0", "s.4"]]):
+        assert said(odd) is None, "of such tokens nobody knows what made them"
+
+
+def test_a_trace_over_a_swap_is_given_back_as_json_and_others_are_as_before(gateway: Service, fake: FakeUpstream) -> None:
+    fake.replies = [whole({**answer(), "reef_weights": spans}) for spans in ([[0, "fake-1"]], [[0, "a.1"], [1, "a.2"]])]
+    plain, swapped = (gateway.request("GET", f"/reef/records/{gateway.chat().receipt}").json["tokens"] for _ in range(2))
+    assert plain == {"prompt_ids": PROMPT, "completion_ids": COMPLETION, "logprobs": LOGPROBS}
+    assert swapped == {**plain, "served": ["a.1", "a.2"], "starts": [0, 1]}
+
+
 @pytest.mark.parametrize("size", [1, 7, 10_000])
 def test_a_stream_split_anywhere_is_captured_the_same(gateway: Service, fake: FakeUpstream, size: int) -> None:
     data = events()
@@ -128,6 +163,7 @@ def test_without_need_requests_are_passed_on_as_they_are(tmp_path: Path, fake: F
         fake.replies = [whole()]
         gateway.chat()
         assert fake.seen[-1].body == CHAT
+        assert "x-reef-weights" not in fake.seen[-1].headers
 
 
 @pytest.mark.parametrize("odd", [{"prompt_token_ids": "x"}, {"prompt_token_ids": [-1]}, {"choices": 3}, {"choices": [{"token_ids": [1]}]}])

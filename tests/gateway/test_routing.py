@@ -21,6 +21,7 @@ from reef.serving import policy
 from reef.types import Candidate, CandidateState, Component, File
 from tests.support.chain import GOOD
 from tests.support.gateway import Service, service, until
+from tests.support.tokens import issue
 from tests.support.upstream import Reply, Seen, message, upstream, whole
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls", "timeout": 5}'}}
@@ -155,6 +156,33 @@ def test_no_user_asks_for_what_is_not_judged_yet(gateway: Service, model: str) -
     assert "does not exist" in refused.json["error"]["message"]
     assert gateway.chat(body, authorization="Bearer trial-token").status == 200
     assert gateway.chat({**body, "model": "other.c-suite"}).status == 200, "a model of somebody's own"
+
+
+def test_no_scenario_is_answered_by_the_weights_of_another(tmp_path: Path) -> None:
+    """Whoever may ask as one of them alone must not read out of a model what the traffic of the others made of it."""
+    with upstream(lambda seen: said(seen, call=CALL)) as other, upstream(lambda seen: said(seen, call=CALL)) as engine:
+        sections = {"serving": {"vllm": {"attach": engine.url, "name": "tiny"}}, "upstreams": {"second": {"url": other.url}}}
+        names = {"names": ["mine", "theirs", "theirs.own", "gpt-4"]}
+        models = {"shared": ["engine/theirs.3"], "gpt-4.1": ["second/gpt-4.1"]}
+        auth = Auth(token="root", trial="trial-token")
+        with service(tmp_path, upstream="", scenarios=names, models=models, auth=auth, **sections) as gateway:
+            until(lambda: set(names["names"]) <= gateway.state.scenarios.heads.keys())
+            bound = issue(gateway, "bound", "infer", scenario="mine")
+
+            def ask(model: str, **headers: str) -> int:
+                body = {"model": model, "messages": [{"role": "user", "content": "hi"}]}
+                return gateway.chat(body, **{**bound, "x_reef_scenario": "mine", **headers}).status
+
+            for model in ("theirs.3", "engine/theirs.3", "theirs.own.12", "engine/theirs.own.12", "judge/theirs.3"):
+                assert ask(model) == 404, model
+                assert ask(model, authorization="Bearer root") == 404, model
+            assert not [seen for seen in engine.seen if seen.method == "POST"]
+            assert ask("theirs.3", authorization="Bearer root", x_reef_scenario="theirs") == 200, "its own"
+            for model in ("mine.3", "engine/mine.2", "tiny", "qwen.2", "theirs.3b", "theirs", "mine.theirs", "second/theirs.3"):
+                assert ask(model) == 200, model
+            assert ask("shared") == 200, "whoever runs the service has it so"
+            assert ask("gpt-4.1") == 200, "it is not on the engine, whatever a scenario is called"
+            assert ask("theirs.3", authorization="Bearer trial-token") == 200, "a grader's model is the service's choice"
 
 
 def test_a_policy_that_cannot_be_used_leaves_requests_where_they_went(gateway: Service) -> None:

@@ -16,6 +16,7 @@ from reef.artifacts import checkpoints, tree
 from reef.config import JUDGE, Config
 from reef.learner.judge_engine import JudgeEngine
 from reef.releases import staging
+from reef.serving.engine import cores
 from reef.serving.engine.client import EngineClient
 from reef.supervisor import _hold_port
 from reef.types import Candidate, CandidateState, Component
@@ -101,6 +102,8 @@ def test_a_candidate_has_an_engine_while_it_is_tried_and_none_outlives_a_learner
             until(lambda: name in noted(lab), within_s=START_S)
             assert EngineClient(config.serving.vllm.judge_url, timeout_s=60).models() == (name,)
             assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in marked(run)} == {5}
+            bound = f"{cores.VARIABLE}={cores.judging()}".encode()
+            assert all(bound in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in marked(run))
         finally:
             learner.kill()
             learner.wait(30)

@@ -179,6 +179,34 @@ def test_a_record_is_of_the_release_that_the_engine_names() -> None:
     assert served_release(replace(said, release=None)) is None
 
 
+def test_where_a_swap_fell_into_an_answer_each_token_is_of_what_made_it() -> None:
+    plain = record("a", [1, 2], (7, 8, 9), release=7, response={"model": "s.9"})
+    assert plain.tokens is not None
+
+    def swapped(*served: str, starts: tuple[int, ...] = (0, 2), **more: Any) -> Record:
+        return replace(plain, tokens=replace(plain.tokens, served=served, starts=starts[: len(served)]), **more)
+
+    made = make(attempt("a", swapped("s.9", "s.10")), terms=TERMS)
+    assert made.samples[0].releases == (None, None, 9, 9, 10)
+    assert made.samples[0].old_logprobs == (0.0, 0.0, -0.25, -0.5, -0.75), "each token's policy is the one that made it"
+    assert made.lags == {1: 1}, "of the older"
+    assert served_release(swapped("s.9", "s.10")) == 9
+    assert make(attempt("a", swapped("s.10")), terms=TERMS).samples[0].releases == (None, None, 10, 10, 10), "whatever the answer names"
+    for served, reason in (
+        (("s.6", "s.7"), "stale"),
+        (("s.10", "s.11"), "ahead"),
+        (("s.9", "other.2"), "unknown_release"),
+        (("s.9", "s.c-0123456789ab"), "candidate"),
+    ):
+        assert make(attempt("a", swapped(*served)), terms=TERMS).skipped == {reason: 1}
+    young = replace(TERMS, parent=3)
+    begun = make(attempt("a", swapped("tiny", "s.2", release=1)), terms=young)
+    assert begun.samples[0].releases == (None, None, 1, 1, 2), "the client's word, for what it was said of"
+    back = make(attempt("a", swapped("s.2", "tiny", release=1)), terms=young)
+    assert back.samples[0].releases == (None, None, 2, 2, None)
+    assert back.lags == {-1: 1}
+
+
 def test_staleness_is_of_each_record_and_a_session_may_span_releases() -> None:
     first, second, third, fourth = (
         replace(each, response={"model": f"s.{step}"}) for each, step in zip(chain("a", turns=4), (6, 7, 10, 11), strict=True)

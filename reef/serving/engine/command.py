@@ -16,6 +16,7 @@ from typing import Literal
 
 from reef.config import VLLMConfig
 from reef.errors import ConfigError
+from reef.serving.engine import cores
 from reef.serving.models.folders import INSTALL
 
 SERVER = "vllm.entrypoints.openai.api_server"
@@ -60,7 +61,9 @@ def distribution(name: str) -> str | None:
         return None
 
 
-def command(config: VLLMConfig, *, model: str, on: Device, chat_template: Path | None = None, mark: str = "") -> Command:
+def command(
+    config: VLLMConfig, *, model: str, on: Device, chat_template: Path | None = None, mark: str = "", bind: str = cores.AUTO
+) -> Command:
     """The command that serves a model.
 
     Args:
@@ -69,6 +72,7 @@ def command(config: VLLMConfig, *, model: str, on: Device, chat_template: Path |
         chat_template: where `chat_template` of ``config`` is; None: the model's own is taken.
         on: what it computes on.
         mark: put into the environment of all its processes, to find them again.
+        bind: the cores that it computes on where there is no GPU: :mod:`reef.serving.engine.cores`.
     """
     arguments = [sys.executable, "-m", SERVER, "--model", model, "--served-model-name", config.served_name]
     arguments += ["--host", config.host, "--port", str(config.port), "--dtype", config.dtype]
@@ -94,7 +98,7 @@ def command(config: VLLMConfig, *, model: str, on: Device, chat_template: Path |
         "DO_NOT_TRACK": "1",
     }
     if on == "cpu":
-        environment |= {"VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib), "VLLM_CPU_OMP_THREADS_BIND": "auto"}
+        environment |= {"VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib), cores.VARIABLE: bind}
     if model.startswith("/"):
         environment["HF_HUB_OFFLINE"] = "1"  # all of it is there, and nothing is to be asked
     if mark:

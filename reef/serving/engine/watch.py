@@ -15,7 +15,7 @@ from pathlib import Path
 
 from reef.config import Config
 from reef.errors import ConfigError, EngineError, EngineTimeout, ReefError
-from reef.serving.engine import command, guard, leftovers, notes
+from reef.serving.engine import command, cores, guard, leftovers, notes
 from reef.serving.engine.client import EngineClient
 from reef.serving.engine.notes import Note, State
 from reef.serving.models import resolving
@@ -76,7 +76,8 @@ class Watcher:
         template = self._base.path(self._config.chat_template) if self._config.chat_template else None
         if template is not None and not template.is_file():
             raise ConfigError(f"there is no chat template {template}", hint="Mend serving.vllm.chat_template.")
-        wanted = command.command(self._config, model=model, on=on, chat_template=template, mark=self._mark)
+        bind = cores.serving(judged=self._base.judges_full_weights)
+        wanted = command.command(self._config, model=model, on=on, chat_template=template, mark=self._mark, bind=bind)
         started = time.monotonic()
         with self._started(wanted.arguments, wanted.environment) as process:
             self._tell("starting", pid=process.pid)

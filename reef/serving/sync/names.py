@@ -6,15 +6,18 @@ takes the name of its weights with each swap, answers under that one and refuses
 it, and whoever asks for weights that are not there gets 404.
 
 The name before stays an alias for a moment, because those who ask hear of a swap after it. What is answered by it is called by the new.
-Nothing new begins between a pause and its end: it would be called by the name of weights that are about to go.
+Nothing new begins between a pause and its end: it would be called by the name of weights that are about to go. What is under way keeps
+the name that it began with, though later tokens are of the new weights: :mod:`reef.serving.sync.spans` tells which.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Callable
 from typing import Any
+
+from reef.serving.sync.spans import Message, Receive, Send, Spans
 
 BASE = "default"
 """What vLLM calls the weights that it was started with."""
@@ -25,16 +28,13 @@ ALIAS_S = 60.0
 which look for notes every 0.1 s, have seen it. On a machine that is overloaded that takes seconds."""
 MAX_BODY_BYTES = 64 * 1024
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
 
 class ServedNames:
     """ASGI middleware; one for each server process of an engine, which has one."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
+        self._spans = Spans(app)
         self._own: list[Any] = []
         """The names it was started with, as vLLM keeps them."""
         self._name = BASE
@@ -52,7 +52,11 @@ class ServedNames:
         if path.startswith("/v1/"):
             if not self._open.is_set() and scope["method"] == "POST":
                 await self._open.wait()
-            await self._app(scope, receive, send)
+            if Spans.asked(scope):
+                models = scope["app"].state.openai_serving_models
+                await self._spans.pass_on(scope, receive, send, name=lambda version: self._named(version, models))
+            else:
+                await self._app(scope, receive, send)
         elif path == PATH:
             await self._asked(scope, receive, send)
         elif path == "/update_weight_version":
@@ -112,6 +116,10 @@ class ServedNames:
         known = {model.name for model in now}
         listed[:] = [*now, *(model for model in [before] if model.name not in known)]
         self._alias = asyncio.get_running_loop().call_later(self._alias_s, lambda: listed.__setitem__(slice(None), now))
+
+    def _named(self, version: str, models: Any) -> str:
+        """What it answers by when it serves a weight version."""
+        return version if version != BASE else str((self._own or models.base_model_paths)[0].name)
 
     async def _passed(self, scope: Message, receive: Receive, send: Send, *, before_end: Callable[[], None] = lambda: None) -> int:
         """Pass a request on; its status.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import threading
 from pathlib import Path
 
@@ -13,13 +14,15 @@ from reef.config import Config, VLLMConfig
 from reef.errors import ConfigError
 from reef.learner.ground import TrainingGround
 from reef.serving.engine import command as command_module
+from reef.serving.engine import cores
 from reef.serving.engine.command import Command, command
 from reef.serving.engine.watch import Watcher
 from reef.supervisor import check_servable
 
 
-def of(*, on: str = "cpu", model: str = "/m/qwen", **settings: object) -> Command:
-    return command(VLLMConfig.model_validate({"model": model, "port": 7000, **settings}), model=model, on=on, mark="/state/run")  # type: ignore[arg-type]
+def of(*, on: str = "cpu", model: str = "/m/qwen", bind: str = cores.AUTO, **settings: object) -> Command:
+    config = VLLMConfig.model_validate({"model": model, "port": 7000, **settings})
+    return command(config, model=model, on=on, mark="/state/run", bind=bind)  # type: ignore[arg-type]
 
 
 def value(found: Command, flag: str) -> str:
@@ -104,6 +107,46 @@ def test_further_arguments_come_last_and_further_variables_win() -> None:
     found = of(extra_args=["--seed", "7"], environment={"VLLM_CPU_KVCACHE_SPACE": "9"})
     assert found.arguments[-2:] == ("--seed", "7")
     assert found.environment["VLLM_CPU_KVCACHE_SPACE"] == "9"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "serve", "judge"),
+    [
+        ([[0]], "auto", "auto"),
+        ([[0, 1]], "0", "1"),
+        ([[0, 1, 2, 3]], "0,1,2", "3"),
+        ([list(range(1, 32, 2))], "1,3,5,7,9,11,13,15,17,19,21,23", "25,27,29,31"),
+        ([[0, 1], [4, 5]], "auto", "4,5"),
+    ],
+)
+def test_the_engine_that_judges_has_cores_of_its_own(nodes: list[list[int]], serve: str, judge: str) -> None:
+    assert cores.split(nodes) == (serve, judge)
+
+
+def test_cores_are_counted_once_however_many_threads_they_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for cpu in range(8):
+        topology = tmp_path / f"cpu{cpu}" / "topology"
+        topology.mkdir(parents=True)
+        (topology / "physical_package_id").write_text(f"{cpu // 2 % 2}\n")
+        (topology / "core_id").write_text(f"{cpu % 2}\n")  # 0 and 4, 1 and 5, … are threads of one core
+        (tmp_path / f"cpu{cpu}" / f"node{cpu // 2 % 2}").mkdir()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _process: set(range(8)))
+    assert cores.nodes(tmp_path) == [[4, 5], [6, 7]]
+    assert cores.nodes(tmp_path / "nothing is known") == [list(range(8))]
+
+
+def test_an_engine_leaves_cores_to_the_judges_only_where_one_may_run_and_the_users_own_choice_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(cores.VARIABLE, raising=False)
+    monkeypatch.setattr(cores, "nodes", lambda: [[0, 1]])
+    assert of().environment[cores.VARIABLE] == cores.serving(judged=False) == "auto"
+    assert of(bind=cores.serving(judged=True)).environment[cores.VARIABLE] == "0"
+    assert cores.judging() == "1"
+    assert of(bind="0", environment={cores.VARIABLE: "nobind"}).environment[cores.VARIABLE] == "nobind"
+    assert cores.VARIABLE not in of(on="cuda", bind="0").environment
+    monkeypatch.setenv(cores.VARIABLE, "0-1")
+    assert cores.serving(judged=True) == cores.judging() == "0-1"
 
 
 def loaded(**vllm: object) -> Config:

@@ -14,11 +14,16 @@ from reef.learner.full_weights import FullWeights
 from reef.learner.staging import Stager
 from reef.releases import imports
 from reef.serving.sync.bring import Order, bring
+from reef.serving.sync.choose import choose
+from reef.serving.sync.interface import WeightKind, weights_in
+from reef.training.batches import spans
 from reef.types import Component
 from tests.serving.engine.test_staging import lora
+from tests.support.asking import LONG, Asking, until_more
 from tests.support.engine import Running
 from tests.support.gateway import Service, service, until
 
+TOLERANCE = 1e-4
 ASKED = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "max_tokens": 12, "temperature": 0}
 
 
@@ -51,6 +56,18 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for seed in (1, 2):
         tiny(folder / str(seed), seed=seed)
     return folder
+
+
+def reference(folder: Path, prompt: tuple[int, ...], completion: tuple[int, ...]) -> list[float]:
+    """The log-probabilities of an answer's tokens by a Hugging Face forward."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    ids_T = torch.tensor([*prompt, *completion])
+    with torch.no_grad():
+        logits_TV = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(ids_T[None]).logits[0]
+    logprobs_TV = torch.log_softmax(logits_TV, dim=-1)
+    return [float(logprobs_TV[len(prompt) - 1 + place, token]) for place, token in enumerate(completion)]
 
 
 def stager_of(gateway: Service, engine: Running, folder: Path, *, way: str = "gloo", alias_s: float = 60.0) -> Stager:
@@ -126,6 +143,38 @@ def test_an_engine_with_full_weights_answers_by_no_other_name_and_gets_them_agai
     stager_of(gateway, engine, tmp_path / "again").look()
     until(by_it, within_s=60)
     assert said(gateway) == before
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+@pytest.mark.parametrize("way", ["gloo", "disk"])
+def test_of_an_answer_that_swaps_fall_into_each_token_is_of_the_release_that_made_it(
+    engine: Running, gateway: Service, models: Path, way: str, streamed: bool
+) -> None:
+    weights = weights_in(models / "1", name="default.4")
+    sync = choose(WeightKind.FULL, [engine.client], way=way, base=engine.model)
+    engine.client.follow_names(alias_s=60)
+    sync.stage(weights)
+    under_way = Asking(gateway, {**ASKED, "model": "tiny", "stream": streamed})
+    until_more(engine)
+    sync.activate(weights)
+    until_more(engine)
+    sync.roll_back()
+    record = under_way.record()
+    trace = record.tokens
+    assert trace is not None
+    assert record.response["model"] == "tiny", "what it was when the answer began"
+    assert trace.served == ("tiny", "default.4", "tiny")
+    assert len(trace.completion_ids) == len(trace.logprobs) == LONG
+    ends = (*trace.starts[1:], LONG)
+    old, new = (reference(folder, trace.prompt_ids, trace.completion_ids) for folder in (engine.model, weights.folder))
+    for start, end, own in zip(trace.starts, ends, (old, new, old), strict=True):
+        assert list(trace.logprobs[start:end]) == pytest.approx(own[start:end], abs=TOLERANCE)
+    for place in (trace.starts[1] - 1, trace.starts[2]):  # the tokens beside a span are not of it
+        assert trace.logprobs[place] != pytest.approx(new[place], abs=TOLERANCE)
+    assert spans(record) == [(0, None), (trace.starts[1], 4), (trace.starts[2], None)]
+    after = gateway.record(gateway.chat({**ASKED, "model": "tiny"}))
+    assert after.tokens is not None
+    assert (after.response["model"], after.tokens.served) == ("tiny", ())
 
 
 def test_whoever_comes_second_to_an_engine_with_full_weights_is_refused_and_told_where(

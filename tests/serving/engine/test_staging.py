@@ -12,6 +12,7 @@ from reef.artifacts import folders
 from reef.learner.staging import Stager
 from reef.releases import imports
 from reef.types import Component
+from tests.support.asking import Asking, until_more
 from tests.support.engine import Running
 from tests.support.gateway import Service, service, until
 
@@ -87,3 +88,24 @@ def test_what_an_engine_lost_is_brought_again(own_engine: Running, gateway: Serv
     stager.look()
     assert f"default.{step}" in own_engine.client.models()
     assert said(gateway)[0] == f"default.{step}"
+
+
+def test_an_answer_is_of_the_release_it_began_with_to_its_last_token_whatever_is_released_meanwhile(
+    own_engine: Running, gateway: Service, tmp_path: Path
+) -> None:
+    stager = Stager(gateway.state.controller, client=own_engine.client, folder=tmp_path / "weights", keep=2, stop=threading.Event())
+    first = release(gateway, lora(own_engine.model, tmp_path / "one", seed=4))
+    stager.look()
+    until(lambda: said(gateway)[0] == f"default.{first}", within_s=5)
+    second = release(gateway, lora(own_engine.model, tmp_path / "two", seed=5))
+    under_way = Asking(gateway, {**ASKED, "model": "tiny", "stream": True})
+    until_more(own_engine)
+    stager.look()
+    until(lambda: said(gateway)[0] == f"default.{second}", within_s=5)
+    record = under_way.record()
+    assert record.tokens is not None
+    assert (record.model, record.response["model"], record.tokens.served) == (f"default.{first}", f"default.{first}", ())
+    again = Asking(gateway, {**ASKED, "model": f"default.{first}"}).record().tokens
+    assert again is not None
+    assert record.tokens.completion_ids == again.completion_ids
+    assert record.tokens.logprobs == pytest.approx(again.logprobs, abs=1e-4)
