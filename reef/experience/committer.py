@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from reef import failpoints
 from reef.errors import StorageError
 from reef.experience import database, recall, statements
-from reef.experience.framing import SIZE, Buffer, Decoder, Encoder, Texts, frame
+from reef.experience.framing import AHEAD, SIZE, Ahead, Buffer, Decoder, Encoder, Texts, frame
 from reef.experience.prompts import Text
 from reef.experience.rows import Dismantler
 from reef.experience.structure import Stored
@@ -47,6 +47,10 @@ class Storing(Protocol):
 
         The future fails with :class:`StorageError` where nothing could be stored, for a reason that has to do with none of them.
         """
+        ...
+
+    def ahead(self, request: bytes, *, scenario: str, session: str | None, dialect: str) -> bytes | Ahead:
+        """Have a request read while its exchange is under way, if that can be; what comes back is to be committed as its text."""
         ...
 
     async def aclose(self) -> None:
@@ -101,6 +105,10 @@ class Committer:
         readable = [item for item in found if not isinstance(item, str)]
         problems = iter(self.commit([record for record, _ in readable], [text for _, text in readable]) if readable else ())
         return [item if isinstance(item, str) else next(problems) for item in found]
+
+    def read_ahead(self, message: Buffer) -> None:
+        """Read a request whose record comes later."""
+        self._decoder.read_ahead(message)
 
     def close(self) -> None:
         """Close the connection; the next batch opens one."""
@@ -171,6 +179,10 @@ class InThread:
         batch = b"".join(self._encoder.encode(records, texts))
         return asyncio.get_running_loop().run_in_executor(self._thread, self._committer.commit_encoded, batch)
 
+    def ahead(self, request: bytes, *, scenario: str, session: str | None, dialect: str) -> bytes | Ahead:
+        """It is not: a thread would take its time from what is under way."""
+        return request
+
     async def aclose(self) -> None:
         """See :meth:`Storing.aclose`."""
         await asyncio.to_thread(self._thread.shutdown)
@@ -208,6 +220,13 @@ class Keeper:
         if connection is not None and not connection.ended:
             return connection.send(records, texts)
         return asyncio.ensure_future(self._commit_first(records, texts))
+
+    def ahead(self, request: bytes, *, scenario: str, session: str | None, dialect: str) -> bytes | Ahead:
+        """See :meth:`Storing.ahead`."""
+        connection = self._connection
+        if connection is None or connection.ended:
+            return request
+        return connection.ahead(request, scenario=scenario, session=session, dialect=dialect)
 
     async def aclose(self) -> None:
         """End the process: it stores what it has, then sees the end of its socket."""
@@ -263,6 +282,15 @@ class _Connection(asyncio.Protocol):
             self._alarm = self._loop.call_later(ANSWER_S, self._give_up)
         self._transport.writelines([SIZE.pack(sum(map(len, batch))), *batch])
         return answer
+
+    def ahead(self, request: bytes, *, scenario: str, session: str | None, dialect: str) -> bytes | Ahead:
+        """Send a request before its record; nothing comes back."""
+        sent = self._encoder.ahead(request, scenario=scenario, session=session, dialect=dialect)
+        if sent is None:
+            return request
+        ahead, pieces = sent
+        self._transport.writelines([SIZE.pack(sum(map(len, pieces)) | AHEAD), *pieces])
+        return ahead
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data

@@ -7,27 +7,36 @@ of the same agent did, only the rest travels.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import struct
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from itertools import repeat
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from reef.experience import jsontext
+from reef.experience import dialects, jsontext
 from reef.experience.prompts import Text
 from reef.experience.rope import Rope
 from reef.types import End, Origin, Record, TokenTrace
 
 SIZE = struct.Struct("!Q")
 """What stands before each message."""
+AHEAD = 1 << 63
+"""Added to the size of a message that is no batch but a request sent ahead."""
 _HEAD = struct.Struct("!QQQqQ")
 """The sizes of the fields, of the request's text and of the response's, 0 where it is among the fields; then where both ends remember the
 request's text, and how much of what is remembered there stands before what is sent of it."""
-_NOWHERE = -1
+_NOWHERE, _SENT_AHEAD = -1, -2
+"""A text that is not remembered; one that was sent ahead, with its number in place of how much is remembered."""
+_AHEAD = struct.Struct("!QqQQ")
+"""The number of a request sent ahead, where it is remembered and how much of it is there; the size of its dialect's name, which follows."""
+MOST_AHEAD = 64
+"""Requests sent ahead whose records have not come yet."""
 
 MOST_REMEMBERED = 256
 MOST_BYTES = 32 * 2**20
@@ -38,7 +47,16 @@ OPENING = 512
 """An agent that names no session is known by so many bytes that its request begins with; of two that begin alike, less is in common."""
 STRIDE, FEW = 8192, 128
 
-Texts = tuple[bytes | None, bytes | None]
+
+class Ahead(NamedTuple):
+    """A request that was sent before its record."""
+
+    text: bytes
+    encoder: Encoder
+    number: int
+
+
+Texts = tuple[bytes | Ahead | None, bytes | None]
 """The JSON texts of a record's request and response, as far as there are any."""
 
 Buffer = bytes | bytearray | memoryview
@@ -59,6 +77,18 @@ class Encoder:
         self._places: OrderedDict[tuple[str, str | bytes], _Place] = OrderedDict()
         self._free = list(range(MOST_REMEMBERED))
         self._bytes = 0
+        self._numbers = itertools.count()
+        self._ahead: set[int] = set()
+
+    def ahead(self, request: bytes, *, scenario: str, session: str | None, dialect: str) -> tuple[Ahead, list[bytes]] | None:
+        """A request whose record will come later, and the message that sends it; None if too many are on their way."""
+        if len(self._ahead) >= MOST_AHEAD:
+            return None
+        number = next(self._numbers)
+        self._ahead.add(number)
+        place, shared, rest = self._remember(request, scenario=scenario, session=session)
+        name = dialect.encode()
+        return Ahead(request, self, number), [_AHEAD.pack(number, place, shared, len(name)), name, rest]
 
     def encode(self, records: Sequence[Record], texts: Sequence[Texts] = ()) -> list[bytes]:
         """A batch, in pieces."""
@@ -66,9 +96,14 @@ class Encoder:
         for record, (request, response) in zip(records, texts or repeat((None, None)), strict=bool(texts)):
             row = list(_fields(record))
             place, shared, rest = _NOWHERE, 0, b""
-            if request:
+            if isinstance(request, Ahead) and request.encoder is self and request.number in self._ahead:
+                self._ahead.discard(request.number)
                 row[_REQUEST] = None
-                place, shared, rest = self._remember(record, request)
+                place, shared = _SENT_AHEAD, request.number
+            elif request:
+                row[_REQUEST] = None
+                text = request.text if isinstance(request, Ahead) else request
+                place, shared, rest = self._remember(text, scenario=record.scenario, session=record.session)
             if response:
                 row[_RESPONSE] = None
             written = _written(row)
@@ -76,11 +111,11 @@ class Encoder:
             pieces += filter(None, (rest, response))
         return pieces
 
-    def _remember(self, record: Record, request: bytes) -> tuple[int, int, bytes]:
+    def _remember(self, request: bytes, *, scenario: str, session: str | None) -> tuple[int, int, bytes]:
         """Remember a request in place of its agent's last one: where, how much they have in common, and the rest."""
         if not SHORTEST_REMEMBERED <= len(request) <= LONGEST_REMEMBERED:
             return _NOWHERE, 0, request
-        key = record.scenario, record.session or request[:OPENING]
+        key = scenario, session or request[:OPENING]
         known = self._places.get(key)
         if known is None:
             if not self._free:
@@ -106,6 +141,15 @@ class Decoder:
 
     def __init__(self) -> None:
         self._places: dict[int, Text] = {}
+        self._ahead: dict[int, Text] = {}
+
+    def read_ahead(self, message: Buffer) -> None:
+        """Take a request that was sent ahead, and read it."""
+        number, place, shared, of_name = _AHEAD.unpack_from(message)
+        view = memoryview(message)[_AHEAD.size :]
+        with contextlib.suppress(ValueError):  # its record will find that it is not there
+            text = self._ahead[number] = self._text(view[of_name:], place=place, shared=shared)
+            text.read_ahead(dialects.named(str(view[:of_name], "utf-8")))
 
     def decode(self, batch: Buffer) -> list[tuple[Record, Text | None] | str]:
         """The records of a batch, the request of those that came with its text being that text; in the place of one that cannot be read,
@@ -120,7 +164,7 @@ class Decoder:
             response = request + of_request
             at = response + of_response
             try:
-                text = self._text(view[request:response], place=place, shared=shared) if of_request else None
+                text = self._text(view[request:response], place=place, shared=shared) if of_request or place == _SENT_AHEAD else None
                 values = _read(view[row:request])
                 if of_response:
                     values[_RESPONSE] = _read(view[response:at])
@@ -130,6 +174,10 @@ class Decoder:
         return found
 
     def _text(self, sent: memoryview, *, place: int, shared: int) -> Text:
+        if place == _SENT_AHEAD:
+            if (sent_ahead := self._ahead.pop(shared, None)) is None:
+                raise ValueError("the request that was sent ahead is not here")
+            return sent_ahead
         if not shared:
             text = Text(Rope([bytes(sent)]))
         elif (before := self._places.get(place)) is not None:

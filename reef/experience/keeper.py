@@ -15,18 +15,21 @@ from reef import collector, failpoints
 from reef.errors import StorageError
 from reef.experience import database, schema  # noqa: F401 - registers its tables
 from reef.experience.committer import Committer
-from reef.experience.framing import SIZE, frame
+from reef.experience.framing import AHEAD, SIZE, frame
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the supervisor; the end of the socket is for us
     stream = socket.socket(fileno=int(sys.argv[1]))
     try:
-        hello = orjson.loads(receive(stream))
+        hello = orjson.loads(receive(stream)[0])
         committer = Committer(database.connect(hello["url"]), redact=hello["redact"])
         collector.spare()
         while True:
-            batch = receive(stream)
+            batch, ahead = receive(stream)
+            if ahead:
+                committer.read_ahead(batch)
+                continue
             failpoints.reach("experience.received")
             try:
                 answer: dict[str, object] = {"problems": committer.commit_encoded(batch)}
@@ -38,14 +41,14 @@ def main() -> None:
         return
 
 
-def receive(stream: socket.socket) -> bytearray:
-    """The next message.
+def receive(stream: socket.socket) -> tuple[bytearray, bool]:
+    """The next message, and whether it is a request sent ahead.
 
     Raises:
         EOFError: the other end is closed.
     """
     (size,) = SIZE.unpack(_receive(stream, SIZE.size))
-    return _receive(stream, size)
+    return _receive(stream, size & ~AHEAD), size & AHEAD != 0
 
 
 def _receive(stream: socket.socket, size: int) -> bytearray:

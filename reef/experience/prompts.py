@@ -6,6 +6,7 @@ them. See :mod:`reef.experience.outline` for when that is possible.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
@@ -29,12 +30,13 @@ class Text:
         shared: with how many of the same bytes the two begin.
     """
 
-    __slots__ = ("_before", "_shared", "prompt", "rope")
+    __slots__ = ("_before", "_read", "_shared", "prompt", "rope")
 
     def __init__(self, rope: Rope, *, before: Text | None = None, shared: int = 0) -> None:
         self.rope = rope
         self.prompt: Prompt | None = None
-        """What was read of it."""
+        """What was read of it; set by whoever stored it, for those that go on from it."""
+        self._read: Prompt | None = None
         self._before = before
         self._shared = shared
 
@@ -49,7 +51,23 @@ class Text:
         except ValueError as error:
             raise ValueError(f"the request cannot be read again: {error}") from error
 
-    def go_on(self, dialect: Dialect) -> Prompt | None:
+    def read_ahead(self, dialect: Dialect) -> None:
+        """Do what :meth:`read` does before anybody waits for it."""
+        with contextlib.suppress(ValueError):  # told to whoever reads it
+            self._read = self.read(dialect)
+
+    def read(self, dialect: Dialect) -> Prompt:
+        """Take it apart, from where it differs from the one before if it can be.
+
+        Raises:
+            ValueError: it is not JSON.
+        """
+        ahead, self._read = self._read, None
+        if ahead is not None and ahead.dialect is dialect:
+            return ahead
+        return self._go_on(dialect) or whole(self.parse(), dialect)
+
+    def _go_on(self, dialect: Dialect) -> Prompt | None:
         """Read it from where it differs from the one before, which it lets go of; None if it is to be read as a whole."""
         before, self._before = self._before, None
         if before is None or before.prompt is None or before.prompt.dialect is not dialect:
@@ -69,7 +87,7 @@ class Text:
         if not later or (same == known.led and led_by_system(later)):
             return None
         texts = [jsontext.dumps(turn) for turn in later]
-        self.prompt = Prompt(
+        return Prompt(
             dialect=dialect,
             names=known.names[: same - known.led] + [fingerprint(text) for text in texts],
             led=known.led,
@@ -79,7 +97,6 @@ class Text:
             turns=Turns(later, unparsed=same - known.led, parse=lambda: self._turns(dialect, known.led)),
             texts=texts,
         )
-        return self.prompt
 
     def _turns(self, dialect: Dialect, led: int) -> Sequence[JSON]:
         parts = dialect.take_prompt(self.parse())
@@ -96,14 +113,16 @@ class Prompt:
     """Fingerprints of its turns, without those of the system that it begins with."""
     led: int
     """How many these are."""
-    system: bytes | None
-    """The name of the blob that holds them."""
-    envelope: bytes
-    """The name of the blob that holds the rest of the request."""
     turns: Sequence[JSON] | None
     """None if the dialect finds none in the request; and later, see :meth:`shrink`."""
     texts: list[bytes]
     """The last of the turns, those that were parsed, as JSON."""
+    system: bytes | None = None
+    """The name of the blob that holds the system's turns."""
+    envelope: bytes = b""
+    """The name of the blob that holds the rest of the request."""
+    unnamed: tuple[bytes, bytes] | None = None
+    """What these blobs hold, until they have their names."""
     outline: Outline | None = None
     outlined: bool = False
 
@@ -115,7 +134,7 @@ class Prompt:
 
     def shrink(self) -> None:
         """Let go of the turns: what is left is for those who go on from here."""
-        self.turns = None
+        self.turns = self.unnamed = None
         self.texts = []
 
     def outline_of(self, text: Rope) -> Outline | None:
@@ -127,6 +146,17 @@ class Prompt:
             self.outline = outline(text.whole(), self.dialect.key, turns=turns)
         self.outlined = True
         return self.outline
+
+
+def whole(request: JSON, dialect: Dialect) -> Prompt:
+    """Take a request apart, all of it."""
+    turns, envelope = dialect.take_prompt(request) or (None, request)
+    led = led_by_system(turns or ())
+    system = jsontext.dumps(turns[:led]) if turns and led else b""
+    own = turns[led:] if turns and led else turns
+    texts = [jsontext.dumps(turn) for turn in own or ()]
+    names = [fingerprint(text) for text in texts]
+    return Prompt(dialect, names=names, led=led, turns=own, texts=texts, unnamed=(system, jsontext.dumps(envelope)))
 
 
 class Turns(Sequence[JSON]):

@@ -17,10 +17,10 @@ from typing import Any
 import zstandard
 
 from reef import redaction
-from reef.experience import delta, dialects, jsontext, traces
+from reef.experience import delta, dialects, jsontext, prompts, traces
 from reef.experience.ids import digest, fingerprint
 from reef.experience.known import Known
-from reef.experience.prompts import Prompt, Text, led_by_system
+from reef.experience.prompts import Prompt, Text
 from reef.experience.structure import Recall as RecallOpening
 from reef.experience.structure import Structure
 from reef.experience.threads import MAX_DEPTH, Sessions, Thread
@@ -154,27 +154,14 @@ class Dismantler:
     def _prompt(self, record: Record, text: Text | None, rows: Rows) -> Prompt:
         """Take a request apart, from where it differs from an earlier one if it can be."""
         dialect = dialects.named(record.dialect)
-        if text is None:
-            request = record.request
-        elif (prompt := text.go_on(dialect)) is not None and all(map(self._is_stored, filter(None, (prompt.system, prompt.envelope)))):
-            return prompt
-        else:
-            request = text.parse()
-        turns, envelope = dialect.take_prompt(request) or (None, request)
-        led = led_by_system(turns or ())
-        system = self._add_blob(jsontext.dumps(turns[:led]), rows) if turns and led else None
-        own = turns[led:] if turns and led else turns
-        texts = [jsontext.dumps(turn) for turn in own or ()]
-        prompt = Prompt(
-            dialect=dialect,
-            names=[fingerprint(turn) for turn in texts],
-            led=led,
-            system=system,
-            envelope=self._add_blob(jsontext.dumps(envelope), rows),
-            turns=own,
-            texts=texts,
-        )
-        if text is not None and turns:
+        prompt = prompts.whole(record.request, dialect) if text is None else text.read(dialect)
+        if text is not None and prompt.unnamed is None and not all(map(self._is_stored, filter(None, (prompt.system, prompt.envelope)))):
+            prompt = prompts.whole(text.parse(), dialect)
+        if prompt.unnamed is not None:
+            system, envelope = prompt.unnamed
+            prompt.system = self._add_blob(system, rows) if system else None
+            prompt.envelope = self._add_blob(envelope, rows)
+        if text is not None and prompt.turns:
             text.prompt = prompt
         return prompt
 

@@ -23,7 +23,7 @@ from reef.errors import ReefError, StorageError
 from reef.experience import reports, statements
 from reef.experience.committer import InThread, Storing
 from reef.experience.database import write
-from reef.experience.framing import Texts
+from reef.experience.framing import Ahead, Texts
 from reef.types import Record, Report
 
 log = structlog.get_logger()
@@ -107,12 +107,25 @@ class Writer:
         await self._storing.aclose()
         await asyncio.to_thread(self._others.shutdown)
 
-    async def record(self, record: Record, *, request: bytes | None = None, response: bytes | None = None) -> None:
+    def ahead(self, request: bytes, *, scenario: str, session: str | None, dialect: str) -> bytes | Ahead:
+        """Have the request of an exchange read while that is under way, where nothing else is to be done: then its end is waited for less.
+
+        Args:
+            request: the JSON text that it was read from.
+
+        Returns:
+            What to give to :meth:`record` as its text.
+        """
+        if self._batches or self._pending or not self.alive:
+            return request
+        return self._storing.ahead(request, scenario=scenario, session=session, dialect=dialect)
+
+    async def record(self, record: Record, *, request: bytes | Ahead | None = None, response: bytes | None = None) -> None:
         """Append one exchange; returns once it is on disk. A caller that stops waiting has its record stored all the same.
 
         Args:
             record: the exchange.
-            request: the JSON text that its request was read from; it needs not be written again.
+            request: the JSON text that its request was read from, or what became of it ahead; it needs not be written again.
             response: the same of its response.
 
         Raises:

@@ -21,6 +21,7 @@ from reef.gateway.stopwatch import Stopwatch
 from reef.types import JSON, End, Origin, Record
 
 if TYPE_CHECKING:
+    from reef.experience.framing import Ahead
     from reef.gateway.state import GatewayState
     from reef.serving.upstream import Answer
 
@@ -67,7 +68,7 @@ class Exchange:
         self._candidate = candidate
         self._origin = origin
         self._body = body
-        self._text = text
+        self._text: bytes | Ahead = text
         """What the body was read from."""
         named = asked.get("model")
         self._route = state.upstreams.route(dialect.name, named)
@@ -104,6 +105,7 @@ class Exchange:
         watch = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._start_watching, receive, task)
         answer: Answer | None = None
         self._begin(send)
+        asyncio.get_running_loop().call_soon(self._send_ahead)  # when the request is on its way to the upstream
         try:
             answer = await self._route.post(
                 self._dialect.upstream_path, self._sent, body=self._asked, headers=self._headers, query=self._query
@@ -143,6 +145,11 @@ class Exchange:
         asked_at = self._time.leave()
         if self._body.get("stream") is True:
             self._deliver(send).silent_since = asked_at
+
+    def _send_ahead(self) -> None:
+        """Have the request read by whoever stores it while the model thinks."""
+        if isinstance(self._text, bytes) and self._recorded is None and self._state.config.storage.record:
+            self._text = self._state.writer.ahead(self._text, scenario=self._scenario, session=self._session, dialect=self._dialect.name)
 
     def _finish(self) -> None:
         self._stop_watching()

@@ -17,7 +17,7 @@ import uvloop
 from reef.errors import StorageError
 from reef.experience import committer, database, ids, jsontext
 from reef.experience.committer import Keeper
-from reef.experience.framing import Decoder, Encoder, Texts
+from reef.experience.framing import Ahead, Decoder, Encoder, Texts
 from reef.experience.store import ExperienceStore
 from reef.experience.writer import Writer
 from reef.types import End, Origin, Record, TokenTrace
@@ -175,6 +175,29 @@ def test_batches_under_way_together_are_stored_in_their_order(engine: sa.Engine)
 
     asyncio.run(run())
     assert [item.id for item in ExperienceStore(engine).records("s")] == [item.id for item in sent]
+
+
+def test_a_request_that_was_sent_ahead_is_stored_with_its_record_and_after_a_death_as_well(engine: sa.Engine) -> None:
+    sent = [record(f"{number}: {'long ' * 9999}") for number in range(4)]
+    texts = [jsontext.dumps(item.request) for item in sent]
+
+    async def run() -> None:
+        keeper = Keeper(url(engine))
+        for number, (item, text) in enumerate(zip(sent, texts, strict=True)):
+            ahead = keeper.ahead(text, scenario=item.scenario, session=item.session, dialect=item.dialect)
+            assert isinstance(ahead, Ahead) == (number > 0)  # the first batch starts it
+            if number == 2:
+                assert keeper.process is not None
+                keeper.process.kill()
+                await asyncio.to_thread(keeper.process.wait)
+                while not keeper._connection or not keeper._connection.ended:
+                    await asyncio.sleep(0.01)
+            assert await keeper.commit([replace(item, request=None)], [(ahead, None)]) == [""]
+        await keeper.aclose()
+
+    asyncio.run(run())
+    store = ExperienceStore(engine)
+    assert [store.record(item.id).request for item in sent] == [item.request for item in sent]
 
 
 def test_it_ends_with_its_gateway(engine: sa.Engine) -> None:

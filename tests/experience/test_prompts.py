@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reef.experience import database, ids, jsontext
 from reef.experience.committer import Committer
 from reef.experience.dialects import CHAT, MESSAGES, RESPONSES, Dialect
-from reef.experience.framing import MOST_BYTES, MOST_REMEMBERED, SHORTEST_REMEMBERED, Decoder, Encoder, common_beginning
+from reef.experience.framing import MOST_AHEAD, MOST_BYTES, MOST_REMEMBERED, SHORTEST_REMEMBERED, Ahead, Decoder, Encoder, common_beginning
 from reef.experience.prompts import Prompt, Text
 from reef.experience.rope import MOST_PIECES, Rope
 from reef.experience.rows import Dismantler
@@ -265,6 +265,57 @@ def test_what_goes_on_from_a_text_that_is_not_there_is_refused() -> None:
     encoder.encode([item], [(text, None)])
     (refused,) = Decoder().decode(b"".join(encoder.encode([item], [(text, None)])))
     assert isinstance(refused, str)
+
+
+def send_ahead(encoder: Encoder, decoder: Decoder, item: Record, text: bytes) -> Ahead:
+    """A request on its way before its record."""
+    sent = encoder.ahead(text, scenario=item.scenario, session=item.session, dialect=item.dialect)
+    assert sent is not None
+    decoder.read_ahead(b"".join(sent[1]))
+    return sent[0]
+
+
+def test_requests_sent_ahead_are_those_of_their_records_in_whatever_order_these_come() -> None:
+    encoder, decoder, by = Encoder(), Decoder(), dismantler()
+    talk = list(TALK)
+    sent = []
+    for number in range(4):
+        talk += [turn(f"{number}: {LONG}"), turn("yes", "assistant")]
+        item, text = exchange(talk)
+        sent.append((item, text, send_ahead(encoder, decoder, item, text) if number != 2 else text))
+    for item, text, ahead in sent[::-1]:
+        ((arrived, found),) = read_all(decoder, encoder.encode([item], [(ahead, None)]))
+        assert (arrived.id, found.rope.whole()) == (item.id, text)
+        by.rows([arrived], [found])
+        assert found.prompt is not None
+        assert len(found.prompt.names) == len(item.request["messages"]) - 1
+    assert not decoder._ahead
+    assert not encoder._ahead
+
+
+def test_a_request_sent_ahead_to_a_process_that_is_gone_is_sent_again() -> None:
+    item, text = exchange(TALK)
+    ahead = send_ahead(Encoder(), Decoder(), item, text)
+    ((_, found),) = read_all(Decoder(), Encoder().encode([item], [(ahead, None)]))
+    assert found.rope.whole() == text
+
+
+def test_what_is_no_request_is_refused_with_its_record_and_not_before() -> None:
+    encoder, decoder, by = Encoder(), Decoder(), dismantler()
+    item, _ = exchange(TALK)
+    ahead = send_ahead(encoder, decoder, item, b"{no")
+    ((arrived, found),) = read_all(decoder, encoder.encode([item], [(ahead, None)]))
+    with pytest.raises(ValueError, match="cannot be read again"):
+        by.rows([arrived], [found])
+
+
+def test_no_more_are_sent_ahead_than_can_be_held() -> None:
+    encoder, decoder = Encoder(), Decoder()
+    item, text = exchange(TALK)
+    held = [send_ahead(encoder, decoder, item, text) for _ in range(MOST_AHEAD)]
+    assert encoder.ahead(text, scenario="s", session=None, dialect="chat") is None
+    encoder.encode([item], [(held[0], None)])
+    assert encoder.ahead(text, scenario="s", session=None, dialect="chat") is not None
 
 
 def test_nothing_but_the_last_text_of_each_agent_is_held() -> None:
