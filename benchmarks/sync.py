@@ -1,17 +1,18 @@
 """How long new weights take into a running engine, how long its users wait for it, and how old what they teach is by then.
 
-    python -m benchmarks.sync [--model smollm2-135m] [--updates 5] [--quick]
+    python -m benchmarks.sync [--model smollm2-135m] [--updates 3] [--quick]
 
 One vLLM serves the model in the type of its weights while one request after another is streamed from it. Two other sets of weights
-(every tensor moved a little) are brought in by turns, each way that Reef has: `gloo` all of them, `gloo, changed` with the embedding left
-as it is, `disk` and `lora`. Per way the median of: seconds and bytes per second of staging, the whole update, the pause; and the
-longest gap between two streamed tokens during all updates, beside the longest without one. The limits of this machine for the same
-bytes: a copy in memory, writing to the disk with fsync, reading back what is in the page cache.
+(every tensor moved a little) are brought in by turns, each way that Reef has here: `gloo` all of them, `gloo, changed` with the embedding
+left as it is, `ipc` (by memory that both see), `disk` and `lora`. Per way the median of: seconds and bytes per second of staging, the whole
+update, the pause; and the longest gap between two streamed tokens during all updates, beside the longest without one. The limits of this
+machine for the same bytes: a copy in memory, writing to the disk with fsync, reading back what is in the page cache.
 
 Then a `reef serve` learns on the same engine, by SAO, while that stream goes on: a batch of 8 reports at a time, and the median of how long
 the last of them takes into a candidate (trained, stored), and from there into an answer of the new release. The gate is given no tasks, and
-each candidate is promoted at once: what judging takes is up to the tasks. At last users report without a break, a batch in as long as such
-an update takes, and the share of their reports that was trained on is counted: with the bound on staleness that is the default, and with 0.
+each candidate is promoted at once: what judging takes is up to the tasks. The first update of a service is told apart. During the last one
+users go on reporting, a batch in as long as such an update takes, and the share of the reports that was trained on is counted: with the
+bound on staleness that is the default, and with 0.
 
 Writes benchmarks/results/sync.csv, sync_updates.csv and sync.svg.
 
@@ -36,6 +37,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.parts import figures, updates
+from benchmarks.parts.progress import say
 from benchmarks.parts.vllm_server import server
 from benchmarks.parts.weights import make_lora, model_folder, moved
 from reef.config import LearnerConfig, VLLMConfig
@@ -111,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and write; not zero if a request failed."""
     parser = argparse.ArgumentParser(prog="sync", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--updates", type=int, default=5)
+    parser.add_argument("--updates", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", choices=("ways", "updates"))
     parser.add_argument("--output", type=Path, default=RESULTS)
@@ -122,8 +124,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows, learned, errors = measure(Path(name), model=options.model, count=options.updates, only=options.only)
     of = {"model": Path(options.model).name, "machine": figures.machine()}
     for found, file in ((rows, options.output), (learned, options.output.with_stem(f"{options.output.stem}_updates"))):
-        for row in found:
-            print("  ".join(f"{what} {value}" for what, value in row.items() if value != ""))
         if found:
             figures.write_csv(file, [{**row, **of} for row in found])
     if rows and learned:
@@ -136,29 +136,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measure(folder: Path, *, model: str, count: int, only: str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
     """One line per way and per limit; one per bound on staleness; and the requests that failed."""
     base = model_folder(model, folder)
+    say(f"the model is {base}")
     rows = [] if only == "updates" else limits(base, folder)
+    made = {} if only == "updates" else variants(base, folder, count=count)  # before anything runs that would be slowed by it
     config = VLLMConfig(
         model=str(base), name=NAME, dtype="auto", max_model_len=512, lora_slots=2, max_lora_rank=8, max_loras=4 * count + 8, tool_parser=""
     )
+    say("starting the engine")
     with server(config, log=folder / "engine.log") as (client, _), Reader(client.url) as reader:
+        say("the engine is ready")
         learned = [] if only == "ways" else learn(folder, client=client, base=base, reader=reader, count=count)
-        rows += [] if only == "updates" else swaps(folder, client=client, base=base, reader=reader, count=count)
+        rows += [] if only == "updates" else swaps(made, client=client, base=base, reader=reader, count=count)
     return rows, learned, reader.errors
 
 
-def swaps(folder: Path, *, client: EngineClient, base: Path, reader: Reader, count: int) -> list[dict[str, Any]]:
+def variants(base: Path, folder: Path, *, count: int) -> dict[str, list[Path]]:
+    """What is brought in, by the kind of change."""
+    say("making the weights that are brought in")
+    return {
+        "all": [moved(base, folder / f"all-{seed}", seed=seed, but="") for seed in (1, 2)],
+        "changed": [moved(base, folder / f"changed-{seed}", seed=seed, but=EMBEDDING) for seed in (1, 2)],
+        "lora": [make_lora(base, folder / f"lora-{seed}", seed=seed) for seed in range(1, count + 1)],
+    }
+
+
+def swaps(made: dict[str, list[Path]], *, client: EngineClient, base: Path, reader: Reader, count: int) -> list[dict[str, Any]]:
     """One line per way."""
-    others = [moved(base, folder / f"all-{seed}", seed=seed, but="") for seed in (1, 2)]
-    frozen = [moved(base, folder / f"changed-{seed}", seed=seed, but=EMBEDDING) for seed in (1, 2)]
-    loras = [make_lora(base, folder / f"lora-{seed}", seed=seed) for seed in range(1, count + 1)]
     ways: dict[str, tuple[Callable[[], WeightSync], list[Path]]] = {
-        "gloo": (lambda: TransferSync([client], channel="gloo"), others),
-        "gloo, changed": (lambda: TransferSync([client], channel="gloo"), frozen),
-        "disk": (lambda: DiskSync([client], base=base), others),
-        "lora": (lambda: LoraSync([client], keep=count), loras),
+        "gloo": (lambda: TransferSync([client], channel="gloo"), made["all"]),
+        "gloo, changed": (lambda: TransferSync([client], channel="gloo"), made["changed"]),
+        "ipc": (lambda: TransferSync([client], channel="ipc"), made["all"]),
+        "disk": (lambda: DiskSync([client], base=base), made["all"]),
+        "lora": (lambda: LoraSync([client], keep=count), made["lora"]),
     }
     rows, steps = [], itertools.count(1)
     for way, (make, folders) in ways.items():
+        say(f"{way}: {count} updates")
         sync = make()
         if way == "gloo, changed":
             update(sync, weights_in(folders[1], name=f"bench.{next(steps)}"), reader)  # so that the embedding is there
@@ -170,21 +183,31 @@ def swaps(folder: Path, *, client: EngineClient, base: Path, reader: Reader, cou
             update(sync, weights_in(folders[number % len(folders)], name=f"bench.{next(steps)}"), reader) for number in range(count)
         ]
         rows.append(line(way, measured, without=without))
+        say(", ".join(f"{what} {value}" for what, value in rows[-1].items()))
     return rows
 
 
 def learn(folder: Path, *, client: EngineClient, base: Path, reader: Reader, count: int) -> list[dict[str, Any]]:
-    """From reports to releases, and what becomes of the reports: one line per bound on staleness."""
+    """From reports to releases, and what becomes of the reports: one line per bound on staleness.
+
+    The first update of a service takes several times as long as those after it, so it is told apart. How long the others take does not
+    depend on the bound: those with nothing else reported are timed under the default alone, and give the pace of the users under both.
+    """
     rows: list[dict[str, Any]] = []
     default = LearnerConfig.model_fields["max_staleness"].default
+    pace_s = 0.0
     for bound in (default, 0):
+        say(f"starting reef serve, max_staleness {bound}")
         with updates.learning(folder / f"stale-{bound}", engine=client.url, model=NAME, base=base, max_staleness=bound) as service:
             reader.longest_gap()
-            timed = updates.medians(updates.latencies(service, updates=min(count, 3) if bound == default else 1))
-            pace_s = (rows[0] if rows else timed)["update_s"] / updates.BATCH
-            share = updates.shares(service, updates=1, pace_s=pace_s)
-            gap = {"longest_gap_s": round(reader.longest_gap(), 4)}
-            rows.append({"max_staleness": bound, **timed, **gap, "report_every_s": round(pace_s, 3), **share})
+            first, *timed = updates.latencies(service, updates=1 if pace_s else count)
+            pace_s = pace_s or updates.medians(timed or [first])["update_s"] / updates.BATCH
+            under_reports, share = updates.shares(service, pace_s=pace_s)
+            timed.append(under_reports)
+            gap = {"longest_gap_s": round(reader.longest_gap(), 4), "first_update_s": round(first["update_s"], 3)}
+            row = {"max_staleness": bound, "updates": len(timed), **updates.medians(timed), **gap, "report_every_s": round(pace_s, 3)}
+            rows.append({**row, **share})
+            say(", ".join(f"{what} {value}" for what, value in rows[-1].items()))
     for lora in client.models()[1:]:
         client.unload_lora(lora)
     return rows
@@ -250,6 +273,7 @@ def limits(base: Path, folder: Path) -> list[dict[str, Any]]:
             "way": what, "bytes": size, "stage_s": round(seconds, 4), "mb_per_s": round(size / seconds / 1e6, 1), "update_s": "",
             "pause_s": "", "longest_gap_s": "", "longest_gap_without_s": "",
         })  # fmt: skip
+        say(f"{what}: {rows[-1]['mb_per_s']} MB/s")
     file.unlink()
     return rows
 

@@ -6,11 +6,15 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
 
 from tests.support import databases
+
+if TYPE_CHECKING:
+    from tests.support.engine import Running
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,6 +43,25 @@ def postgresql() -> Iterator[sa.URL]:
         pytest.fail(problem) if os.environ.get("CI") else pytest.skip(problem)
     with databases.cluster(programs) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def tiny_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A vLLM that serves the tiny model in float32: one for all tests that need one, as starting it takes half a minute and three
+    gigabytes. Whoever changes its weights or pauses it puts it back.
+    """
+    from tests.support.engine import engine  # half of Reef, which most tests need not import
+
+    with engine(tmp_path_factory.mktemp("engine")) as running:
+        yield running
+
+
+@pytest.fixture
+def own_engine(tiny_engine: Running) -> Iterator[Running]:
+    """The same for a test that has LoRAs brought to it: they are gone afterwards, so that the next one may use their names."""
+    yield tiny_engine
+    for lora in tiny_engine.client.models()[1:]:
+        tiny_engine.client.unload_lora(lora)
 
 
 @pytest.fixture(params=databases.NAMES)

@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from benchmarks.parts.progress import say
 from reef.experience import database
 from reef.experience.store import ExperienceStore
 
@@ -27,7 +28,10 @@ BATCH = 8
 """Reports that make one update."""
 USERS = 2
 TOKENS = 12
-WITHIN_S = 400.0
+WITHIN_S = 240.0
+"""Bound on every wait; to train the model of 270M parameters on two cores beside the engine takes a quarter of it."""
+TELL_EVERY_S = 20.0
+END_S = 60.0
 UNDECIDED = "inconclusive"
 """What the gate says where it was given no tasks: the candidate waits for somebody to promote it."""
 
@@ -128,25 +132,38 @@ def learning(folder: Path, *, engine: str, model: str, base: Path, max_staleness
         wait_for(lambda: found.send("/reef/status")["engine"]["state"] == "ready", "the gateway to see the engine")
         yield found
     except Exception as error:
-        said = folder / "state" / "log" / "learner.log"
-        raise RuntimeError(f"{error}; the learner said: {said.read_text()[-2000:] if said.exists() else ''}") from error
+        said = {log.stem: log.read_text()[-2000:] for log in sorted((folder / "state" / "log").glob("*.log"))}
+        raise RuntimeError("; ".join([str(error), *(f"the {who} said: {words}" for who, words in said.items() if words)])) from error
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait(60)
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()  # its processes end with it
+            process.wait(END_S)
 
 
 def latencies(service: Learning, *, updates: int) -> list[dict[str, float]]:
     """Updates one after the other: a batch is reported, and nothing more until what came of it serves."""
     rows = []
     for number in range(updates):
-        for _ in range(BATCH):
-            service.report(service.ask())
+        batch(service)
         rows.append(service.update(number))
+        say(f"update {number + 1} of {updates}: trained after {rows[-1]['trained_s']:.1f} s, serving after {rows[-1]['update_s']:.1f} s")
     return rows
 
 
-def shares(service: Learning, *, updates: int, pace_s: float) -> dict[str, Any]:
-    """Users who report all the time, at a steady pace: what share of what was done with was trained on.
+def batch(service: Learning) -> None:
+    """The reports of one update, at once."""
+    for _ in range(BATCH):
+        service.report(service.ask())
+
+
+def shares(service: Learning, *, pace_s: float) -> tuple[dict[str, float], dict[str, Any]]:
+    """Users who go on reporting at a steady pace while what they reported before is trained on, until the new release serves.
+
+    Returns:
+        How long that update took, and what share of all that was done with was trained on.
 
     One report is held back while it would make a batch that is trained from a release about to go: nobody promotes by hand where there is
     a gate, and then the next batch begins after the release.
@@ -154,7 +171,6 @@ def shares(service: Learning, *, updates: int, pace_s: float) -> dict[str, Any]:
     stop = threading.Event()
     failures: list[Exception] = []
     turns, reporting = threading.Lock(), threading.Lock()
-    due = time.monotonic()
 
     def users() -> None:
         nonlocal due
@@ -175,12 +191,14 @@ def shares(service: Learning, *, updates: int, pace_s: float) -> dict[str, Any]:
                 return
 
     known, before = len(service.candidates()), len(service.reported) - service.waiting()
+    batch(service)
+    due = time.monotonic()
     threads = [threading.Thread(target=users, daemon=True) for _ in range(USERS)]
     for thread in threads:
         thread.start()
     try:
-        for number in range(updates):
-            service.update(known + number)
+        timed = service.update(known)
+        say(f"update under reports: trained after {timed['trained_s']:.1f} s, serving after {timed['update_s']:.1f} s")
     finally:
         stop.set()
         for thread in threads:
@@ -191,7 +209,8 @@ def shares(service: Learning, *, updates: int, pace_s: float) -> dict[str, Any]:
     left = settled(service.waiting)
     used = sum(len(candidate["reports"]) for candidate in service.candidates()[known:])
     done_with = len(service.reported) - left - before
-    return {"reports": done_with, "used": used, "share": round(used / done_with, 3)}
+    say(f"{used} of {done_with} reports were trained on")
+    return timed, {"reports": done_with, "used": used, "share": round(used / done_with, 3)}
 
 
 def settled(count: Callable[[], int], *, steady_s: float = 3.0) -> int:
@@ -211,9 +230,12 @@ def medians(found: Sequence[dict[str, float]]) -> dict[str, float]:
 
 def wait_for(look: Callable[[], Any], what: str) -> Any:
     """Look again and again until there is something."""
-    until = time.monotonic() + WITHIN_S
-    while time.monotonic() < until:
+    began = told = time.monotonic()
+    while time.monotonic() - began < WITHIN_S:
         if found := look():
             return found
+        if time.monotonic() - told > TELL_EVERY_S:
+            told = time.monotonic()
+            say(f"waiting for {what}, {told - began:.0f} s")
         time.sleep(0.05)
     raise RuntimeError(f"waited {WITHIN_S:.0f} s in vain for {what}")

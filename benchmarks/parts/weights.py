@@ -20,7 +20,7 @@ def model_folder(model: str, folder: Path) -> Path:
     return fetch(model)
 
 
-def moved(base: Path, folder: Path, *, seed: int, but: str) -> Path:
+def moved(base: Path, folder: Path, *, seed: int, but: str, by: float = 1e-3) -> Path:
     """The model with every tensor moved a little, but for those whose name holds a word."""
     import torch
     from safetensors.torch import save_file
@@ -29,7 +29,7 @@ def moved(base: Path, folder: Path, *, seed: int, but: str) -> Path:
     shutil.copytree(base, folder, ignore=shutil.ignore_patterns("*.safetensors", "*.index.json"))
     tensors = {}
     for name, tensor in read_folder(base).items():
-        noise = torch.randn(tensor.shape, generator=generator) * 1e-3
+        noise = torch.randn(tensor.shape, generator=generator) * by
         tensors[name] = tensor.clone() if but and but in name else (tensor.float() + noise).to(tensor.dtype)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder

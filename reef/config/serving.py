@@ -113,10 +113,11 @@ class VLLMConfig(Section):
         description="A Jinja2 file, relative to serve.yaml, that shows the conversation to the model, for one whose own template knows no "
         "tools, say; recipes read it too. Empty: the model's own.",
     )
-    sync: Literal["auto", "gloo", "nccl", "disk", "none"] = Field(
+    sync: Literal["auto", "gloo", "nccl", "ipc", "disk", "none"] = Field(
         "auto",
-        description="How full weights are brought in while it serves. `auto`: over gloo where the engine has Reef's worker, else from "
-        "the disk; `nccl` needs a GPU of its own for the sender; `none` starts the engine without Reef's worker.",
+        description="How full weights are brought in while it serves. `auto`: by `ipc` where the sender sees the one GPU of the engine, "
+        "else over gloo where the engine has Reef's worker, else from the disk; `nccl` needs a GPU of its own for the sender; `ipc` needs "
+        "memory that both see, a GPU's or the machine's; `none` starts the engine without Reef's worker.",
     )
     sync_timeout_s: float = Field(600.0, gt=0, description="Bound on bringing full weights in; the old ones serve meanwhile and after it.")
     judge_engine: JudgeEngineConfig = JudgeEngineConfig()

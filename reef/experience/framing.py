@@ -7,13 +7,11 @@ of the same agent did, only the rest travels.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import struct
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from itertools import repeat
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -28,13 +26,13 @@ SIZE = struct.Struct("!Q")
 """What stands before each message."""
 AHEAD = 1 << 63
 """Added to the size of a message that is no batch but a request sent ahead."""
-_HEAD = struct.Struct("!QQQqQ")
+_HEAD = struct.Struct("!QQQqQQ")
 """The sizes of the fields, of the request's text and of the response's, 0 where it is among the fields; then where both ends remember the
-request's text, and how much of what is remembered there stands before what is sent of it."""
+request's text, how many texts were remembered there before it, and how much of the last of them stands before what is sent."""
 _NOWHERE, _SENT_AHEAD = -1, -2
-"""A text that is not remembered; one that was sent ahead, with its number in place of how much is remembered."""
-_AHEAD = struct.Struct("!QqQQ")
-"""The number of a request sent ahead, where it is remembered and how much of it is there; the size of its dialect's name, which follows."""
+"""A text that is not remembered; one that was sent ahead, with its number in place of how many."""
+_AHEAD = struct.Struct("!QqQQQ")
+"""The number of a request sent ahead, the last three of :data:`_HEAD`, and the size of its dialect's name, which follows."""
 MOST_AHEAD = 64
 """Requests sent ahead whose records have not come yet."""
 
@@ -76,6 +74,7 @@ class Encoder:
     def __init__(self) -> None:
         self._places: OrderedDict[tuple[str, str | bytes], _Place] = OrderedDict()
         self._free = list(range(MOST_REMEMBERED))
+        self._counts = [0] * MOST_REMEMBERED
         self._bytes = 0
         self._numbers = itertools.count()
         self._ahead: set[int] = set()
@@ -86,35 +85,36 @@ class Encoder:
             return None
         number = next(self._numbers)
         self._ahead.add(number)
-        place, shared, rest = self._remember(request, scenario=scenario, session=session)
+        *where, rest = self._remember(request, scenario=scenario, session=session)
         name = dialect.encode()
-        return Ahead(request, self, number), [_AHEAD.pack(number, place, shared, len(name)), name, rest]
+        return Ahead(request, self, number), [_AHEAD.pack(number, *where, len(name)), name, rest]
 
     def encode(self, records: Sequence[Record], texts: Sequence[Texts] = ()) -> list[bytes]:
         """A batch, in pieces."""
+        pairs = list(texts) or [(None, None)] * len(records)
+        rows = [
+            _row(record, *pair) for record, pair in zip(records, pairs, strict=True)
+        ]  # may fail; what follows changes what is remembered
         pieces: list[bytes] = []
-        for record, (request, response) in zip(records, texts or repeat((None, None)), strict=bool(texts)):
-            row = list(_fields(record))
-            place, shared, rest = _NOWHERE, 0, b""
-            if isinstance(request, Ahead) and request.encoder is self and request.number in self._ahead:
-                self._ahead.discard(request.number)
-                row[_REQUEST] = None
-                place, shared = _SENT_AHEAD, request.number
-            elif request:
-                row[_REQUEST] = None
-                text = request.text if isinstance(request, Ahead) else request
-                place, shared, rest = self._remember(text, scenario=record.scenario, session=record.session)
-            if response:
-                row[_RESPONSE] = None
-            written = _written(row)
-            pieces += (_HEAD.pack(len(written), len(rest), len(response or b""), place, shared), written)
+        for record, row, (request, response) in zip(records, rows, pairs, strict=True):
+            place, count, shared, rest = self._sent(request, scenario=record.scenario, session=record.session)
+            pieces += (_HEAD.pack(len(row), len(rest), len(response or b""), place, count, shared), row)
             pieces += filter(None, (rest, response))
         return pieces
 
-    def _remember(self, request: bytes, *, scenario: str, session: str | None) -> tuple[int, int, bytes]:
-        """Remember a request in place of its agent's last one: where, how much they have in common, and the rest."""
+    def _sent(self, request: bytes | Ahead | None, *, scenario: str, session: str | None) -> tuple[int, int, int, bytes]:
+        """How a request is sent with its record."""
+        if isinstance(request, Ahead):
+            if request.encoder is self and request.number in self._ahead:
+                self._ahead.discard(request.number)
+                return _SENT_AHEAD, request.number, 0, b""
+            request = request.text
+        return self._remember(request, scenario=scenario, session=session) if request else (_NOWHERE, 0, 0, b"")
+
+    def _remember(self, request: bytes, *, scenario: str, session: str | None) -> tuple[int, int, int, bytes]:
+        """Remember a request in place of its agent's last one: where, after how many, how much the two have in common, and the rest."""
         if not SHORTEST_REMEMBERED <= len(request) <= LONGEST_REMEMBERED:
-            return _NOWHERE, 0, request
+            return _NOWHERE, 0, 0, request
         key = scenario, session or request[:OPENING]
         known = self._places.get(key)
         if known is None:
@@ -128,7 +128,9 @@ class Encoder:
         known.text = request
         while self._bytes > MOST_BYTES:
             self._forget_oldest()
-        return known.number, shared, request[shared:]
+        count = self._counts[known.number]
+        self._counts[known.number] += 1
+        return known.number, count, shared, request[shared:]
 
     def _forget_oldest(self) -> None:
         _, oldest = self._places.popitem(last=False)
@@ -140,31 +142,39 @@ class Decoder:
     """Reads what one :class:`Encoder` wrote."""
 
     def __init__(self) -> None:
-        self._places: dict[int, Text] = {}
+        self._places: dict[int, tuple[int, Text]] = {}
+        """How many texts came to each, and the last of them."""
         self._ahead: dict[int, Text] = {}
 
     def read_ahead(self, message: Buffer) -> None:
         """Take a request that was sent ahead, and read it."""
-        number, place, shared, of_name = _AHEAD.unpack_from(message)
+        number, place, count, shared, of_name = _AHEAD.unpack_from(message)
         view = memoryview(message)[_AHEAD.size :]
-        with contextlib.suppress(ValueError):  # its record will find that it is not there
-            text = self._ahead[number] = self._text(view[of_name:], place=place, shared=shared)
-            text.read_ahead(dialects.named(str(view[:of_name], "utf-8")))
+        text = self._ahead[number] = self._text(view[of_name:], place=place, count=count, shared=shared)
+        text.read_ahead(dialects.named(str(view[:of_name], "utf-8")))
 
     def decode(self, batch: Buffer) -> list[tuple[Record, Text | None] | str]:
         """The records of a batch, the request of those that came with its text being that text; in the place of one that cannot be read,
-        the reason. It takes no other down."""
+        the reason. It takes no other down.
+
+        Raises:
+            RuntimeError, KeyError: something of what the encoder wrote did not come; from now on its words may mean something else here.
+        """
         found: list[tuple[Record, Text | None] | str] = []
         view = memoryview(batch)
         at = 0
         while at < len(view):
-            of_row, of_request, of_response, place, shared = _HEAD.unpack_from(view, at)
+            of_row, of_request, of_response, place, count, shared = _HEAD.unpack_from(view, at)
             row = at + _HEAD.size
             request = row + of_row
             response = request + of_request
             at = response + of_response
+            text = None
+            if place == _SENT_AHEAD:
+                text = self._ahead.pop(count)
+            elif of_request:
+                text = self._text(view[request:response], place=place, count=count, shared=shared)
             try:
-                text = self._text(view[request:response], place=place, shared=shared) if of_request or place == _SENT_AHEAD else None
                 values = _read(view[row:request])
                 if of_response:
                     values[_RESPONSE] = _read(view[response:at])
@@ -173,19 +183,17 @@ class Decoder:
                 found.append(f"it cannot be read again: {error}")
         return found
 
-    def _text(self, sent: memoryview, *, place: int, shared: int) -> Text:
-        if place == _SENT_AHEAD:
-            if (sent_ahead := self._ahead.pop(shared, None)) is None:
-                raise ValueError("the request that was sent ahead is not here")
-            return sent_ahead
-        if not shared:
+    def _text(self, sent: memoryview, *, place: int, count: int, shared: int) -> Text:
+        if place == _NOWHERE:
+            return Text(Rope([bytes(sent)]))
+        here, before = self._places.get(place, (0, None))
+        if here != count:
+            raise RuntimeError(f"{count} texts were sent to this place and {here} came")
+        if before is None or not shared:
             text = Text(Rope([bytes(sent)]))
-        elif (before := self._places.get(place)) is not None:
-            text = Text(before.rope.begun(shared, bytes(sent)), before=before, shared=shared)
         else:
-            raise ValueError("the request that it goes on from is not here")
-        if place != _NOWHERE:
-            self._places[place] = text
+            text = Text(before.rope.begun(shared, bytes(sent)), before=before, shared=shared)
+        self._places[place] = count + 1, text
         return text
 
 
@@ -219,6 +227,16 @@ def _read(text: memoryview) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return jsontext.loads(bytes(text))
+
+
+def _row(record: Record, request: bytes | Ahead | None, response: bytes | None) -> bytes:
+    """The fields of a record, without those that are sent as the texts that they were read from."""
+    row = list(_fields(record))
+    if request:
+        row[_REQUEST] = None
+    if response:
+        row[_RESPONSE] = None
+    return _written(row)
 
 
 def _written(row: list[Any]) -> bytes:

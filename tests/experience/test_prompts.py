@@ -249,7 +249,7 @@ def test_what_is_remembered_is_bounded() -> None:
         item, text = exchange([turn(f"{number}: {large}")], session=f"large {number}")
         cross(encoder, decoder, item, text)
     assert encoder._bytes <= MOST_BYTES
-    assert sum(text.rope.size for text in decoder._places.values()) <= 2 * MOST_BYTES
+    assert sum(text.rope.size for _, text in decoder._places.values()) <= 2 * MOST_BYTES
 
 
 def test_one_that_grew_beyond_what_is_remembered_is_still_sent() -> None:
@@ -259,12 +259,22 @@ def test_one_that_grew_beyond_what_is_remembered_is_still_sent() -> None:
         assert cross(encoder, decoder, item, text)[1].rope.whole() == text
 
 
-def test_what_goes_on_from_a_text_that_is_not_there_is_refused() -> None:
-    encoder = Encoder()
+def test_nothing_is_taken_for_what_it_is_not_when_a_batch_did_not_come() -> None:
+    encoder, decoder = Encoder(), Decoder()
     item, text = exchange([turn(LONG)])
-    encoder.encode([item], [(text, None)])
-    (refused,) = Decoder().decode(b"".join(encoder.encode([item], [(text, None)])))
-    assert isinstance(refused, str)
+    cross(encoder, decoder, item, text)
+    encoder.encode([item], [(text.replace(b"Read", b"Look"), None)])
+    with pytest.raises(RuntimeError, match="2 texts were sent to this place and 1 came"):
+        decoder.decode(b"".join(encoder.encode([item], [(text, None)])))
+
+
+def test_a_batch_that_cannot_be_written_changes_nothing_that_is_remembered() -> None:
+    encoder, decoder = Encoder(), Decoder()
+    item, text = exchange([turn(LONG)])
+    cross(encoder, decoder, item, text)
+    with pytest.raises(ValueError, match="JSON"):
+        encoder.encode([item, replace(item, usage={"x": float("nan")}, model="\ud83e")], [(text, None), (None, None)])  # type: ignore[dict-item]
+    assert cross(encoder, decoder, item, text)[1].rope.whole() == text
 
 
 def send_ahead(encoder: Encoder, decoder: Decoder, item: Record, text: bytes) -> Ahead:

@@ -18,13 +18,13 @@ from typing import Any
 READY_S = 20.0
 
 
-def wait_for(condition: Callable[[], Any], what: str, *, within_s: float = 20.0) -> Any:
-    """Poll until ``condition`` gives something true, and return that."""
+def wait_for(condition: Callable[[], Any], what: str, *, within_s: float = 20.0, every_s: float = 0.01) -> Any:
+    """Poll until ``condition`` gives something true, and return that. What takes minutes is better not asked for all the time."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if found := condition():
             return found
-        time.sleep(0.01)
+        time.sleep(every_s)
     raise AssertionError(f"waited {within_s:g} s in vain for {what}")
 
 

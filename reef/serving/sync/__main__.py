@@ -16,7 +16,7 @@ from reef import process
 from reef.errors import ReefError, WeightSyncError
 from reef.serving.engine.client import EngineClient
 from reef.serving.sync.bring import Brought, Order
-from reef.serving.sync.choose import choose
+from reef.serving.sync.choose import choose, share_gpu
 from reef.serving.sync.disk import DiskSync
 from reef.serving.sync.gloo import own_address
 from reef.serving.sync.interface import Swap, WeightKind, weights_in
@@ -48,7 +48,7 @@ def carry_out(order: Order) -> Brought:
     engine.follow_names(alias_s=order.alias_s)
     base = Path(order.base) if order.base else None
     # One that follows was started with all of our flags. To ask it for its worker would take one that hangs for one without.
-    way = "gloo" if order.way == "auto" else order.way
+    way = order.way if order.way != "auto" else "ipc" if share_gpu([engine]) else "gloo"
     sync = choose(WeightKind.FULL, [engine], way=way, base=base, host=own_address(urlsplit(order.url).hostname or ""))
     assert isinstance(sync, TransferSync | DiskSync)
     if not order.folder:

@@ -150,7 +150,7 @@ def connect(host: str, port: int, *, serve: bool, timeout_s: float) -> Any:
     return TCPStore(host, port, None, serve, timeout=timedelta(seconds=max(1.0, timeout_s)), wait_for_workers=False)
 
 
-def open_channel(kind: str, *, store: Any, rank: int, world: int, host: str, timeout_s: float) -> Channel:
+def open_channel(kind: str, *, store: Any, rank: int, world: int, host: str, timeout_s: float, bucket_bytes: int = BUCKET_BYTES) -> Channel:
     """Join a transfer's group. Returns when all ranks did.
 
     Raises:
@@ -165,4 +165,8 @@ def open_channel(kind: str, *, store: Any, rank: int, world: int, host: str, tim
         from reef.serving.sync.nccl import NcclChannel
 
         return NcclChannel(store, rank=rank, world=world, timeout_s=timeout_s)
-    raise ValueError(f"no channel {kind!r}: gloo or nccl")
+    if kind == "ipc":
+        from reef.serving.sync.ipc import IpcChannel
+
+        return IpcChannel(store, rank=rank, world=world, bucket_bytes=bucket_bytes, timeout_s=timeout_s)
+    raise ValueError(f"no channel {kind!r}: gloo, nccl or ipc")

@@ -11,11 +11,12 @@ from reef.serving.sync.engines import Engine, rpc
 from reef.serving.sync.interface import WeightKind, WeightSync
 from reef.serving.sync.lora import LoraSync
 from reef.serving.sync.names import MIDDLEWARE
+from reef.serving.sync.shared import gpus_here
 from reef.serving.sync.transfer import TransferSync
 
 WORKER_EXTENSION = "reef.serving.sync.worker.ReefWorker"
 WEIGHT_TRANSFER = '{"backend": "reef"}'
-WAYS = ("auto", "gloo", "nccl", "disk")
+WAYS = ("auto", "gloo", "nccl", "ipc", "disk")
 PROBE_S = 10.0
 
 
@@ -37,8 +38,8 @@ def choose(
     """The sync for weights of this kind.
 
     Args:
-        way: ``serving.vllm.sync``. ``auto`` takes gloo where every engine has our worker, else the disk; NCCL has to be asked for, because
-            it needs a GPU that no engine uses for the sender.
+        way: ``serving.vllm.sync``. ``auto`` takes IPC where every worker is on one GPU that this process sees too, else gloo where every
+            engine has our worker, else the disk; NCCL has to be asked for, because it needs a GPU that no engine uses for the sender.
         base: the folder that the engines were started with.
         host: this machine's address, as the engines' workers reach it.
         keep: how many LoRA releases of a scenario stay loaded.
@@ -57,7 +58,9 @@ def choose(
         if base is None:
             raise ConfigError("full weights over the disk need the folder of the model", hint="Set serving.vllm.model to a folder.")
         return DiskSync(engines, base=base)
-    return TransferSync(engines, channel="gloo" if way == "auto" else way, host=host)
+    if way == "auto":
+        way = "ipc" if share_gpu(engines) else "gloo"
+    return TransferSync(engines, channel=way, host=host)
 
 
 def has_worker(engine: Engine) -> bool:
@@ -66,3 +69,15 @@ def has_worker(engine: Engine) -> bool:
         return bool(rpc(engine, "reef_versions", timeout_s=PROBE_S))
     except ReefError:
         return False
+
+
+def share_gpu(engines: Sequence[Engine]) -> bool:
+    """Whether all workers of all engines compute on one GPU, which this process sees too. No engine is asked where this one sees none."""
+    here = gpus_here()
+    if not here:
+        return False
+    try:
+        gpus = {str(worker.get("gpu", "")) for engine in engines for worker in rpc(engine, "reef_versions", timeout_s=PROBE_S)}
+    except ReefError:
+        return False
+    return len(gpus) == 1 and gpus <= set(here)

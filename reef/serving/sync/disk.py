@@ -1,6 +1,7 @@
 """Full weights that the engine reads from the disk by itself: the slow way, for an engine that was started without our worker.
 
-All the reading is within the pause, and the engine must see the same path. It works with any vLLM that has its developer's routes.
+All the reading is within the pause, and the engine must see the same path. It works with any vLLM that has its developer's routes; but on
+a CPU, and with a model whose output layer shares the embedding's weight, that layer goes on with the old one unless our worker is there.
 """
 
 from __future__ import annotations

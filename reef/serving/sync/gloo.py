@@ -1,4 +1,4 @@
-"""Over TCP, from host memory to host memory: for engines without a GPU, and for a trainer that shares its only one with the engine."""
+"""Over TCP, from host memory to host memory: for engines without a GPU, and for those on machines that NCCL does not join."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ class NcclChannel(Channel):
         from torch.distributed import PrefixStore
         from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
         from vllm.distributed.utils import StatelessProcessGroup
+        from vllm.utils.nccl import unpinned_nccl_env
 
         if not torch.cuda.is_available():
             raise RuntimeError("NCCL needs a GPU on every rank; use gloo here")
@@ -34,7 +35,8 @@ class NcclChannel(Channel):
         self._stream = torch.cuda.Stream(self._device)
         self._bucket_N = torch.empty(BUCKET_BYTES, dtype=torch.uint8, device=self._device)
         self._done = torch.cuda.Event()
-        self._communicator = PyNcclCommunicator(group, device=self._device)
+        with unpinned_nccl_env():  # what a worker sets for vLLM's own communicators is not set here, and ranks that differ in it hang
+            self._communicator = PyNcclCommunicator(group, device=self._device)
         if self._communicator.disabled:
             raise RuntimeError("libnccl could not be loaded")
 

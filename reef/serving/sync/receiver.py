@@ -59,7 +59,15 @@ def _receive_tensors(ticket: Ticket, manifest: Manifest, *, store: Any, rank: in
 
     tensors = [torch.empty(entry.shape, dtype=getattr(torch, entry.dtype)) for entry in manifest.entries]
     flat = [tensor.reshape(-1).view(torch.uint8) for tensor in tensors]
-    channel = open_channel(ticket.channel, store=store, rank=rank, world=ticket.world, host=ticket.host, timeout_s=_left(until))
+    channel = open_channel(
+        ticket.channel,
+        store=store,
+        rank=rank,
+        world=ticket.world,
+        host=ticket.host,
+        timeout_s=_left(until),
+        bucket_bytes=ticket.bucket_bytes,
+    )
     try:
         bucket_N = torch.empty(min(ticket.bucket_bytes, sum(len(one) for one in flat)), dtype=torch.uint8)
         for number, pieces in enumerate(buckets([len(one) for one in flat], bucket_bytes=ticket.bucket_bytes)):

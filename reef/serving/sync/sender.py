@@ -37,7 +37,7 @@ def send(
     Args:
         ranks: what to call rank 1, 2 … in errors.
         invite: gives the ticket to all of them, and comes back at once.
-        channel: ``gloo`` or ``nccl``.
+        channel: ``gloo``, ``nccl`` or ``ipc``.
         host: this machine's address, as the workers reach it.
         deadline_s: bound on all of it.
 
@@ -91,7 +91,10 @@ def _send_tensors(tensors: Sequence[torch.Tensor], ticket: Ticket, *, store: Any
     import torch
 
     try:
-        channel = open_channel(ticket.channel, store=store, rank=0, world=ticket.world, host=ticket.host, timeout_s=deadline.left())
+        channel = open_channel(
+            ticket.channel, store=store, rank=0, world=ticket.world, host=ticket.host, timeout_s=deadline.left(),
+            bucket_bytes=ticket.bucket_bytes,
+        )  # fmt: skip
         try:
             flat = [torch.frombuffer(tensor_bytes(tensor), dtype=torch.uint8) for tensor in tensors]
             bucket_N = torch.empty(min(ticket.bucket_bytes, sum(len(one) for one in flat)), dtype=torch.uint8)

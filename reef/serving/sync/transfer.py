@@ -1,4 +1,4 @@
-"""Full weights over a process group, for engines that were started with our worker: gloo and NCCL differ in their channel alone."""
+"""Full weights sent to all workers, for engines that were started with ours: gloo, NCCL and shared memory differ in their channel alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TransferSync(WeightSync):
 
     Args:
         engines: the replicas.
-        channel: ``gloo`` or ``nccl``.
+        channel: ``gloo``, ``nccl`` or ``ipc``.
         host: this machine's address, as the workers reach it.
         bucket_bytes: how much is sent at once.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from reef.serving.sync.channel import Ticket
 from reef.serving.sync.held import Version, read_folder, to_apply
 from reef.serving.sync.names import BASE
 from reef.serving.sync.receiver import Receiver
+from reef.serving.sync.shared import gpu_of
 
 BACKEND = "reef"
 
@@ -125,6 +126,7 @@ class StagedEngine(WeightTransferEngine):
         weights: Iterator[tuple[str, torch.Tensor]] = ((name, wanted.tensors[name]) for name in names)
         with _quiet():
             reload_weights(self.vllm_config, self.model, weights, None, True)
+        repack_tied(self.model, names)
 
     def live(self, version: Version) -> dict[str, bool]:
         """Whether the device holds the bytes of a version, of the tensors that engines load as they are: those of the norms."""
@@ -135,6 +137,32 @@ class StagedEngine(WeightTransferEngine):
             if tensor.dim() == 1 and name.endswith("norm.weight") and parameter is not None and parameter.shape == tensor.shape:
                 same[name] = bool(torch.equal(parameter.detach().cpu(), tensor.to(parameter.dtype)))
         return same
+
+
+def repack_tied(model: torch.nn.Module, names: Collection[str]) -> None:
+    """Have layers that share the weight of another take what was loaded into that one, as an output layer does the embedding.
+
+    On a CPU a layer computes with a copy of its weight, packed when it was loaded; and vLLM's reload sees to the layers alone that the
+    weights came for. An output layer that goes on with the old embedding is no error to anybody: its answers are just a little wrong.
+
+    Args:
+        names: of the tensors that were loaded.
+    """
+    shared: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        shared.setdefault(id(parameter), []).append(name)
+    loaded = {_tail(name) for name in names}
+    for places in shared.values():
+        if len(places) < 2 or loaded.isdisjoint(map(_tail, places)):
+            continue
+        for layer in (model.get_submodule(place.rpartition(".")[0]) for place in places):
+            if hasattr(layer, "cpu_linear"):
+                layer.quant_method.process_weights_after_loading(layer)
+
+
+def _tail(name: str) -> str:
+    """The layer and the parameter alone: what is above may be called otherwise in the model's file, and LoRAs wrap a layer in another."""
+    return ".".join(name.replace(".base_layer.", ".").split(".")[-2:])
 
 
 @contextlib.contextmanager
@@ -181,6 +209,7 @@ class ReefWorker:
             "parent": engine.parent.name if engine.parent else "",
             "staged": receiver.name if receiver is not None and receiver.version is not None else "",
             "busy": receiver is not None and receiver.busy,
+            "gpu": gpu_of(self.device),
         }
         if digests and serving is not None:
             if len(serving.known) < len(serving.tensors):  # not here: this is the thread that serves
@@ -194,6 +223,7 @@ class ReefWorker:
         """Take note of weights that the engine has read from the disk by itself."""
         engine = self._reef_engine()
         engine.serving, engine.parent = Version(name, read_folder(Path(folder))), engine.base()
+        repack_tied(engine.model, engine.serving.tensors)
         return {}
 
     def reef_drop(self, name: str) -> dict[str, Any]:

@@ -96,6 +96,7 @@ def start(
     logs: Path,
     on: Literal["cpu", "cuda"] = "cpu",
     environment: Mapping[str, str] | None = None,
+    lora_slots: int = 2,
     extra: tuple[str, ...] = (),
 ) -> Iterator[TinyEngine]:
     """A server of a model, in float32."""
@@ -104,7 +105,7 @@ def start(
         name="tiny",
         dtype="float32",
         max_model_len=1024,
-        lora_slots=2,
+        lora_slots=lora_slots,
         max_lora_rank=8,
         max_loras=8,
         tool_parser="",

@@ -67,16 +67,20 @@ def gloo(engine: TinyEngine, models: Path) -> WeightSync:
     return choose(WeightKind.FULL, [engine.client])
 
 
+def ipc(engine: TinyEngine, models: Path) -> WeightSync:
+    return choose(WeightKind.FULL, [engine.client], way="ipc")
+
+
 def disk(engine: TinyEngine, models: Path) -> WeightSync:
     return choose(WeightKind.FULL, [engine.client], way="disk", base=models / "0")
 
 
-@pytest.mark.parametrize("way", [gloo, disk])
+@pytest.mark.parametrize("way", [gloo, ipc, disk])
 def test_after_a_swap_the_engine_serves_the_new_weights_and_after_rolling_back_the_old_to_the_bit(
     engine: TinyEngine, models: Path, way: Callable[[TinyEngine, Path], WeightSync]
 ) -> None:
     sync = way(engine, models)
-    assert isinstance(sync, TransferSync if way is gloo else DiskSync)
+    assert isinstance(sync, DiskSync if way is disk else TransferSync)
     if way is disk:  # it knows no folder for what others have activated
         first = full(models, 0, step=1)
         sync.stage(first)

@@ -56,16 +56,20 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def served(folder: Path, *, config: Path = HERE / "serve.yaml") -> Iterator[Gateway]:
-    """`reef serve` on a fresh state folder, stopped at the end."""
-    if folder.exists():
+def served(folder: Path, *, config: Path = HERE / "serve.yaml", fresh: bool = True) -> Iterator[Gateway]:
+    """`reef serve` on a state folder, stopped at the end.
+
+    Args:
+        fresh: make the folder anew; otherwise what was learned before is still there.
+    """
+    if fresh and folder.exists():
         shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     chapter("Serve a small model")
     console.print(f"  [dim]$ reef serve -c {os.path.relpath(config, CHECKOUT)}[/]")
     command = [str(Path(sys.executable).with_name("reef")), "serve", "-c", str(config), "--port", "0"]
     command += ["--set", f"storage.dir={folder / 'reef'}"]
-    log = folder / "serve.log"
+    log = folder / f"{config.stem}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True)
 

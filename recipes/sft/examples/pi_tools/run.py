@@ -3,19 +3,17 @@
 Another model (the rehearsal, which needs no key; any other does as well) works in Pi through the gateway, and whoever asked says that those
 sessions demonstrate how it is done. They become a LoRA of the small model, the gate has the real Pi try it beside what serves, and it is
 released. Before and after, the real Pi is given jobs that nobody showed, with the small model behind it.
+
+`--then-rewards` goes on from there: see :mod:`recipes.sft.examples.pi_tools.rewards`.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,83 +21,18 @@ from typing import Any
 from rich.markup import escape
 
 from benchmarks.parts import figures
-from recipes.sft.examples.demo_weights.demo import chapter, console, head, learned, served
+from recipes.sft.examples.demo_weights.demo import chapter, console, learned, served
 from recipes.sft.examples.demo_weights.talk import DemoFailed, Gateway, wait_for
-from recipes.sft.examples.pi_tools.jobs import KINDS, Job, drawn
-from reef.harness.adapter import load_adapter
-from reef.harness.episode import EpisodeRunner
-from reef.harness.install import install
-from reef.harness.sandbox import Sandbox
-from reef.harness.tree import load
+from recipes.sft.examples.pi_tools import rewards
+from recipes.sft.examples.pi_tools.jobs import Job, drawn
+from recipes.sft.examples.pi_tools.real_pi import EXPERT, HERE, SCENARIO, Pi, by_kind, served_by_head, show
 
-HERE = Path(__file__).resolve().parent
 CHECKOUT = HERE.parents[3]
-SCENARIO, EXPERT, LEARNER = "pi_tools", "expert", "reef"
-"""The last two are what Pi asks for: an alias of serve.yaml, and what serves the scenario."""
 BATCH = 48
 """``reef.batch_size``."""
-AT_ONCE = 2
-RUN_S = 300.0
-"""Bound on one run of Pi."""
 IMPORT_S, SWAP_S = 120.0, 120.0
 TRIES = 3
 """How often the expert may try a job: a run can fail for want of this machine's time, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What Pi left behind."""
-
-    job: Job
-    session: str
-    found: str | None
-    """What is in the file that was asked for; None where there is no such file."""
-    problem: str = ""
-    """What kept Pi from coming to an end, if anything did."""
-
-    @property
-    def right(self) -> bool:
-        """Exact match."""
-        return self.found == self.job.expected
-
-
-@dataclass(frozen=True, slots=True)
-class Pi:
-    """The real Pi, one run in a throw-away workspace after the other."""
-
-    runner: EpisodeRunner
-
-    @classmethod
-    def at(cls, gateway: Gateway, *, folder: Path) -> Pi:
-        """It, installed, and bound to a gateway."""
-        adapter = load_adapter("pi")
-        return cls(
-            EpisodeRunner(
-                adapter=adapter,
-                installed=install(adapter),
-                sandbox=Sandbox("auto"),
-                gateway_socket=folder / "reef" / "run" / "gateway.sock",
-                gateway_url=gateway.url,
-                token=os.environ.get("REEF_TOKEN", ""),
-                model=LEARNER,
-                timeout_s=RUN_S,
-            )
-        )
-
-    def do_all(self, jobs: Sequence[Job], *, name: str, model: str, release: int) -> list[Outcome]:
-        """Have jobs done, several at a time; the outcomes in their order."""
-        runner, tree = dataclasses.replace(self.runner, model=model), load(HERE / "harness")
-
-        def do(numbered: tuple[int, Job]) -> Outcome:
-            session = f"{name}-{numbered[0]}"
-            job = numbered[1]
-            with runner.run(tree, prompt=job.prompt, files={}, scenario=SCENARIO, session=session, release=release) as episode:
-                file = episode.workspace / job.file
-                found = file.read_text(errors="replace").strip() if file.is_file() else None
-                return Outcome(job, session, found, episode.detail if episode.fault else "")
-
-        with ThreadPoolExecutor(AT_ONCE) as users:
-            return list(users.map(do, enumerate(jobs)))
 
 
 def main() -> int:
@@ -108,10 +41,13 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=HERE / "results.csv", help="where the figures are written to")
     parser.add_argument("--rounds", type=int, default=1, help="batches of demonstrations")
     parser.add_argument("--held-out", type=int, default=40, help="jobs that are tried before and after")
+    parser.add_argument("--then-rewards", action="store_true", help="afterwards, have it practise, and learn from how that went")
     options = parser.parse_args()
     try:
         with served(options.folder, config=HERE / "serve.yaml") as gateway:
             tell_story(gateway, options)
+        if options.then_rewards:
+            rewards.go_on(options.folder, held_out=options.held_out)
     except DemoFailed as error:
         console.print(f"[bold red]It failed:[/] {escape(str(error))}")
         console.print(f"Logs: {options.folder / 'reef' / 'log'} and {options.folder / 'serve.log'}")
@@ -127,14 +63,9 @@ def tell_story(gateway: Gateway, options: argparse.Namespace) -> None:
     pi = Pi.at(gateway, folder=options.folder)
 
     def look(demonstrated: int, candidate: dict[str, Any] | None) -> None:
-        outcomes = pi.do_all(held_out, name=f"check-{demonstrated}", model=LEARNER, release=head(gateway, scenario=SCENARIO))
-        for kind in dict.fromkeys(KINDS):
-            of_kind = [outcome for outcome in outcomes if outcome.job.kind == kind]
-            told = row(kind, of_kind, demonstrated=demonstrated, seconds=time.monotonic() - began, candidate=candidate)
-            console.print(
-                f"  {kind}s that nobody showed: [bold]{told['right']} of {len(of_kind)} right[/], {told['wrote']} written to the right file"
-            )
-            rows.append(told)
+        outcomes = pi.do_all(held_out, name=f"check-{demonstrated}")
+        found = by_kind(outcomes, seconds=time.monotonic() - began, candidate=candidate)
+        rows.extend({"demonstrations": demonstrated, **row} for row in found)
         show([outcome for outcome in outcomes if not outcome.right][:3])
         figures.write_csv(options.output, rows)
 
@@ -157,30 +88,6 @@ def tell_story(gateway: Gateway, options: argparse.Namespace) -> None:
         raise DemoFailed("it has not learned to work in Pi; the verdicts above say what the gate saw")
 
 
-def row(kind: str, outcomes: Sequence[Outcome], *, demonstrated: int, seconds: float, candidate: dict[str, Any] | None) -> dict[str, Any]:
-    """What is written down of one look."""
-    verdict = (candidate or {}).get("verdict") or {}
-    return {
-        "demonstrations": demonstrated,
-        "kind": kind,
-        "right": sum(outcome.right for outcome in outcomes),
-        "wrote": sum(outcome.found is not None for outcome in outcomes),
-        "broke_off": sum(bool(outcome.problem) for outcome in outcomes),
-        "held_out": len(outcomes),
-        "seconds": round(seconds),
-        "candidate": (candidate or {}).get("state", ""),
-        "pairs": verdict.get("pairs", ""),
-        "effect": round(verdict["effect"], 3) if verdict else "",
-        "machine": figures.machine(),
-    }
-
-
-def served_by_head(gateway: Gateway) -> bool | None:
-    """Whether answers come from the head; None while another release answers."""
-    answer = gateway.ask("swap", "Hello", scenario=SCENARIO)
-    return answer.model == f"{SCENARIO}.{head(gateway, scenario=SCENARIO)}" or None
-
-
 def import_harness(folder: Path) -> None:
     """Release Pi with one tool and two sentences of system prompt: what the gate tries candidates with."""
     command = [str(Path(sys.executable).with_name("reef")), "release", "import", str(HERE / "harness"), "-s", SCENARIO]
@@ -195,7 +102,7 @@ def demonstrate(gateway: Gateway, pi: Pi, jobs: Sequence[Job], *, name: str) -> 
     """Have the expert do jobs, and vouch for what it did right."""
     waiting, vouched = list(jobs), 0
     for attempt in range(TRIES):
-        outcomes = pi.do_all(waiting, name=f"{name}-{attempt}", model=EXPERT, release=head(gateway, scenario=SCENARIO))
+        outcomes = pi.do_all(waiting, name=f"{name}-{attempt}", model=EXPERT)
         show(outcomes[:3])
         for outcome in outcomes:
             if outcome.right:
@@ -207,14 +114,6 @@ def demonstrate(gateway: Gateway, pi: Pi, jobs: Sequence[Job], *, name: str) -> 
             console.print(f"  … {vouched} in all, each reported as a demonstration")
             return
     raise DemoFailed(f"the expert did not do {waiting[0].prompt!r} in {TRIES} tries")
-
-
-def show(outcomes: Sequence[Outcome]) -> None:
-    for outcome in outcomes:
-        mark = "[green]✓[/]" if outcome.right else "[red]✗[/]"
-        found = "(no file)" if outcome.found is None else outcome.found[:80]
-        problem = f" ({outcome.problem[:160]})" if outcome.problem else ""
-        console.print(f"  {mark} {escape(outcome.job.prompt)} → {escape(found + problem)}")
 
 
 if __name__ == "__main__":
