@@ -9,6 +9,7 @@ order. So a history that grew costs its new turns; and so does one that lost its
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from reef.types import JSON
 
@@ -16,14 +17,14 @@ Copy = tuple[int, int, int]
 """at, start, count"""
 
 
-def alike(names: Sequence[bytes], base: Sequence[bytes]) -> int:
-    """How many turns two histories begin with alike. Slices are compared: that is one call for many turns."""
-    low, high = 0, min(len(names), len(base))
-    if names[:high] == base[:high]:
+def alike(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """With how many equal items two sequences begin. Slices are compared: that is one call for many items."""
+    low, high = 0, min(len(one), len(other))
+    if one[:high] == other[:high]:
         return high
     while low < high:
         middle = (low + high + 1) // 2
-        if names[low:middle] == base[low:middle]:
+        if one[low:middle] == other[low:middle]:
             low = middle
         else:
             high = middle - 1

@@ -12,11 +12,11 @@ import json
 import struct
 import sys
 from array import array
-from collections.abc import Sequence
 from typing import Any
 
 import zstandard
 
+from reef.experience.delta import alike
 from reef.types import TokenTrace
 
 _HEAD = struct.Struct("<III")
@@ -27,7 +27,7 @@ _HAS_NAMES = 1 << 31
 
 def pack(trace: TokenTrace, base: TokenTrace | None) -> bytes:
     """A trace as bytes."""
-    shared = 0 if base is None else _shared(trace.prompt_ids, base.prompt_ids + base.completion_ids)
+    shared = 0 if base is None else alike(trace.prompt_ids, base.prompt_ids + base.completion_ids)
     added = trace.prompt_ids[shared:]
     names = _names(trace)
     head = _HEAD.pack(shared, len(added), len(trace.completion_ids) | (_HAS_NAMES if names else 0))
@@ -57,18 +57,6 @@ def _names(trace: TokenTrace) -> bytes:
         return b""
     text = json.dumps({"served": trace.served, "starts": trace.starts}, separators=(",", ":")).encode()
     return text + _SIZE.pack(len(text))
-
-
-def _shared(ids: Sequence[int], base: Sequence[int]) -> int:
-    """Length of the common beginning."""
-    low, high = 0, min(len(ids), len(base))
-    while low < high:  # slices compare at the speed of C
-        middle = (low + high + 1) // 2
-        if ids[low:middle] == base[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _little(numbers: array[int] | array[float]) -> bytes:
