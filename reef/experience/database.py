@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 
 from reef.errors import ConfigError
 from reef.experience import revisions
@@ -15,6 +17,7 @@ metadata = sa.MetaData()
 DIGEST_BYTES = 20
 """Length of the content digests that name nodes and blobs (BLAKE2b)."""
 CONNECT_TIMEOUT_S = 10
+_SIGN = "sign"
 CHANGES = "reef_changes"
 """The PostgreSQL channel that tells of changes."""
 BEGIN_WRITE = "BEGIN IMMEDIATE"
@@ -65,11 +68,23 @@ def _connect_sqlite(url: sa.URL) -> sa.Engine:
     return engine
 
 
-def announce(table: sa.Table) -> None:
-    """Have PostgreSQL NOTIFY :data:`CHANGES` whenever ``table`` changes. SQLite's ``PRAGMA data_version`` tells as much of every table."""
+def announce(table: sa.Table, *sums: sa.ColumnElement[Any]) -> None:
+    """Have every change of ``table`` noticed: PostgreSQL NOTIFYs :data:`CHANGES`, and in SQLite :func:`sign` is another afterwards.
+
+    Args:
+        table: a small one, for SQLite reads all of it.
+        sums: aggregates of which one changes with every change that keeps the number of rows.
+    """
+    table.info[_SIGN] = (sa.func.count(), *sums)
     trigger = f"CREATE TRIGGER {table.name}_announce AFTER INSERT OR UPDATE OR DELETE ON {table.name} EXECUTE FUNCTION reef_announce()"
     sa.event.listen(table, "after_create", sa.DDL(_ANNOUNCE).execute_if(dialect="postgresql"))
     sa.event.listen(table, "after_create", sa.DDL(trigger).execute_if(dialect="postgresql"))
+
+
+def sign() -> str:
+    """A statement for SQLite's driver. It gives one row, which is another one after each change of a table that is announced."""
+    parts = [sa.select(*table.info[_SIGN]).select_from(table).subquery() for table in metadata.tables.values() if _SIGN in table.info]
+    return str(sa.select(*parts).compile(dialect=sqlite.dialect()))
 
 
 def create_tables(engine: sa.Engine) -> None:

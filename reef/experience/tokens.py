@@ -42,7 +42,7 @@ tokens = sa.Table(
     ),
 )
 
-announce(tokens)
+announce(tokens, sa.func.count(tokens.c.revoked_at))
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ heads = sa.Table(
     sa.Column("step", sa.Integer, nullable=False),
     sa.ForeignKeyConstraint(["scenario", "step"], ["releases.scenario", "releases.step"]),
 )
-announce(heads)
+announce(heads, sa.func.sum(heads.c.step))  # a head moves to the next step only
 
 candidates = sa.Table(
     "candidates",
@@ -82,7 +82,7 @@ rollouts = sa.Table(
 )
 """How a candidate that the gate promoted is tried on live or recorded traffic. Under way while it is in its state, canary or held, and
 nothing was found."""
-announce(rollouts)
+announce(rollouts, sa.func.count(rollouts.c.ended_at))
 
 verdicts = sa.Table(
     "verdicts",
@@ -176,7 +176,7 @@ staged = sa.Table(
     sa.Column("at", sa.Float, nullable=False),
 )
 """The weights that engines have or had: see `reef.releases.staging`."""
-announce(staged)
+announce(staged, sa.func.sum(staged.c.there), sa.func.sum(staged.c.at))
 
 pins = sa.Table(
     "pins",
