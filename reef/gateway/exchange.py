@@ -100,12 +100,13 @@ class Exchange:
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Ask the upstream, pass the answer on, record."""
-        task = asyncio.current_task()
+        loop = asyncio.get_running_loop()  # asked once: before Python 3.12 each time is a system call
+        task = asyncio.current_task(loop)
         assert task is not None
-        watch = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._start_watching, receive, task)
+        watch = loop.call_later(WATCH_AFTER_S, self._start_watching, receive, task)
         answer: Answer | None = None
         self._begin(send)
-        asyncio.get_running_loop().call_soon(self._send_ahead)  # when the request is on its way to the upstream
+        loop.call_soon(self._send_ahead)  # when the request is on its way to the upstream
         try:
             answer = await self._route.post(
                 self._dialect.upstream_path, self._sent, body=self._asked, headers=self._headers, query=self._query

@@ -80,11 +80,10 @@ class Pool:
         if len(self._idle) >= MAX_IDLE:
             connection.abort()
             return
-        loop = asyncio.get_running_loop()
-        connection.idle_since = loop.time()
+        connection.idle_since = connection.loop.time()
         self._idle.append(connection)
         if self._sweep is None:
-            self._sweep = loop.call_later(KEEP_ALIVE_S, self._drop_old)
+            self._sweep = connection.loop.call_later(KEEP_ALIVE_S, self._drop_old)
 
     def add(self, connection: _Connection) -> None:
         """A connection was opened."""
@@ -251,7 +250,7 @@ class _Connection(asyncio.Protocol):
         self.closed = False
         self.idle_since = 0.0
         self._pool = pool
-        self._loop = loop
+        self.loop = loop
         self._parser = httptools.HttpResponseParser(self)
         self._response: Response | None = None
         self._heard_at = 0.0
@@ -261,10 +260,11 @@ class _Connection(asyncio.Protocol):
 
     async def ask(self, head: bytes, body: bytes) -> Response:
         """Send a request and wait for the head of its answer."""
-        response = self._response = Response(self, self._loop)
+        response = self._response = Response(self, self.loop)
         self._head_bytes = 0
-        self._heard_at = self._loop.time()
-        self._alarm = self._loop.call_later(self._pool.timeout_s, self._look)
+        self._heard_at = self.loop.time()
+        if self._alarm is None:  # else that of an earlier request, which looks when this one is due
+            self._alarm = self.loop.call_later(self._pool.timeout_s, self._look)
         self._transport.writelines((head, body))
         try:
             await response.head()
@@ -285,7 +285,7 @@ class _Connection(asyncio.Protocol):
 
     def resume(self) -> None:
         """Read on."""
-        self._heard_at = self._loop.time()
+        self._heard_at = self.loop.time()
         if not self.closed:
             self._transport.resume_reading()
 
@@ -299,7 +299,7 @@ class _Connection(asyncio.Protocol):
         if self._response is None:  # nobody asked
             self.abort()
             return
-        self._heard_at = self._loop.time()
+        self._heard_at = self.loop.time()
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -307,6 +307,8 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
+        if self._alarm is not None:
+            self._alarm.cancel()
         self._pool.discard(self)
         if self._response is not None and self._until_closed and error is None:
             self._response.end()
@@ -360,14 +362,14 @@ class _Connection(asyncio.Protocol):
 
     def _look(self) -> None:
         """Whether it was silent for too long; a slow reader's fault does not count."""
-        response = self._response
+        response, self._alarm = self._response, None
         if response is None:
             return
-        left = self._heard_at + self._pool.timeout_s - self._loop.time()
+        left = self._heard_at + self._pool.timeout_s - self.loop.time()
         if response.paused:
             left = self._pool.timeout_s
         if left > 0:
-            self._alarm = self._loop.call_later(left, self._look)
+            self._alarm = self.loop.call_later(left, self._look)
         else:
             self._fail(Silent("nothing came in time"))
 
@@ -382,6 +384,3 @@ class _Connection(asyncio.Protocol):
     def _done(self) -> None:
         self._response = None
         self._until_closed = False
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
