@@ -8,7 +8,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -61,6 +61,31 @@ def when_parent_ends(act: Callable[[], None]) -> None:
         act()
 
     threading.Thread(target=wait, name="parent-watch", daemon=True).start()
+
+
+@contextlib.contextmanager
+def staying_put() -> Iterator[int]:
+    """Keep this process on the core it runs on, while it loads what counts cores by moving to each in turn: MKL, which torch loads.
+
+    Yields how many cores it has else, for what counts one meanwhile.
+
+    On a core that an engine keeps busy Linux 6.18 (with `sched_autogroup_enabled`) was seen to let a process that came there this way wait
+    until the engine was idle, for minutes, and no signal ended it.
+    """
+    if not hasattr(os, "sched_setaffinity"):
+        yield os.cpu_count() or 1
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {_core()} & cores or cores)
+    try:
+        yield len(cores)
+    finally:
+        os.sched_setaffinity(0, cores)
+
+
+def _core() -> int:
+    """The core this process runs on (proc_pid_stat(5), field 39)."""
+    return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[36])
 
 
 class _Unfailing:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reef import process
 from reef.errors import TrainingError
 
 if TYPE_CHECKING:
@@ -38,8 +39,9 @@ def launch(folder: Path, *, processes: int) -> None:
     Raises:
         TrainingError: one of them failed; where it said why, that is in the folder.
     """
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import get_args_parser, run
+    with process.staying_put():
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.run import get_args_parser, run
 
     options = ["--nnodes=1", f"--nproc-per-node={processes}", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0"]
     options += ["--local-addr=127.0.0.1", "--max-restarts=0", "--module", "reef.training", str(folder)]

@@ -98,7 +98,8 @@ def on_worker(told: dict[str, str]) -> None:
     _speak_into(folder / LOG)
     process.configure_logging()
     os.nice(max(0, job.settings.nice - os.nice(0)))
-    import torch
+    with process.staying_put():
+        import torch
 
     if torch.cuda.is_available():
         from ray.train.torch import get_device

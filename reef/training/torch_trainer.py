@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reef import process
 from reef.errors import NothingLearned, TrainingError
 from reef.training import checkpoint
 from reef.training.job import TrainingJob, TrainingResult
@@ -20,7 +21,8 @@ class TorchTrainer(Trainer):
 
     def train(self, job: TrainingJob) -> TrainingResult:
         try:
-            import torch
+            with process.staying_put():
+                import torch
         except ImportError as error:
             raise TrainingError(f"torch cannot be imported: {error}", hint="Install the extra: pip install 'reef[train]'.") from error
         from reef.training.distributed import group

@@ -30,6 +30,10 @@ def main(text: str) -> int:
     answer = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries print
     try:
+        with process.staying_put() as cores:
+            import torch
+        if "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(cores)
         told = {"brought": asdict(carry_out(order))}
     except ReefError as error:
         told = {"error": {"message": error.message, "hint": error.hint, "timeout": isinstance(error, TimeoutError)}}
