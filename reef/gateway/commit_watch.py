@@ -76,7 +76,10 @@ class CommitWatch:
         look = database.sign()
         seen = None
         while not self._stop.is_set():
-            sign = raw.execute(look).fetchall()
+            try:
+                sign = raw.execute(look).fetchall()
+            except self._engine.dialect.loaded_dbapi.Error as error:
+                raise sa.exc.OperationalError(look, None, error) from error
             if sign != seen:
                 yield
                 seen = sign

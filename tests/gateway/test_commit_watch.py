@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+import structlog
 
 from reef.artifacts.repository import ArtifactRepository
 from reef.experience import database, tokens  # noqa: F401 - registers its table
@@ -24,6 +25,22 @@ def engine(database_url: str) -> Iterator[sa.Engine]:
     database.create_tables(engine)
     yield engine
     engine.dispose()
+
+
+def test_a_database_that_cannot_be_read_is_looked_at_again(tmp_path: Path) -> None:
+    engine = database.connect(f"sqlite:///{tmp_path / 'later.db'}")
+    looks: list[None] = []
+    watch = CommitWatch(engine, [lambda _connection: looks.append(None)])
+    with structlog.testing.capture_logs() as said:
+        watch.start()
+        try:
+            until(lambda: said)  # it has no tables yet
+            assert "no such table" in said[0]["reason"]
+            database.create_tables(engine)
+            until(lambda: looks)
+        finally:
+            watch.stop()
+            engine.dispose()
 
 
 @pytest.mark.alone
