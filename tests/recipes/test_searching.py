@@ -76,6 +76,7 @@ def released(service: Service) -> dict[str, Any]:
     return dict(service.get(f"/reef/candidates/{found['id']}"))
 
 
+@pytest.mark.slow  # and a matter of luck still: of two runs one passed, and in the other the third step undid what the first had brought
 def test_a_search_on_a_real_engine_gets_better_by_training(own_engine: Running, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     file = configured(tmp_path, own_engine, recipe="ttt_discover", siblings=8)
