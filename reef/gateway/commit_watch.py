@@ -23,7 +23,7 @@ one snapshot, and none takes what it read for newer than what another did."""
 
 
 class CommitWatch:
-    """A thread that calls ``refreshers`` after commits.
+    """A thread that calls ``refreshers`` after changes.
 
     Args:
         engine: the database. SQLite: one row is polled (:func:`reef.experience.database.sign`). PostgreSQL: LISTEN.

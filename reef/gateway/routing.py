@@ -116,7 +116,7 @@ class Routing:
         return Way(candidate, asked, jsontext.dumps(asked))
 
     def refresh(self, connection: sa.Connection) -> None:
-        """Look whether anything changed. Called after every commit, so it asks for little where there is nothing."""
+        """Look whether anything changed. Called after every change that is announced, most of which are not about this."""
         heads, staged = self._heads(), staging.serving(connection) if self._engine is not None else {}
         changed = heads != self._seen or staged != self._staged
         if changed:
