@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from operator import attrgetter
@@ -17,8 +16,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from reef.experience import dialects, jsontext
+from reef.experience import dialects, jsontext, recent
 from reef.experience.prompts import Text
+from reef.experience.recent import Recent, common_beginning
 from reef.experience.rope import Rope
 from reef.types import End, Origin, Record, TokenTrace
 
@@ -35,15 +35,6 @@ _AHEAD = struct.Struct("!QqQQQ")
 """The number of a request sent ahead, the last three of :data:`_HEAD`, and the size of its dialect's name, which follows."""
 MOST_AHEAD = 64
 """Requests sent ahead whose records have not come yet."""
-
-MOST_REMEMBERED = 256
-MOST_BYTES = 32 * 2**20
-"""Of all requests that are remembered; the other end may hold up to twice as much for a while."""
-SHORTEST_REMEMBERED, LONGEST_REMEMBERED = 16_000, 4 * 2**20
-"""A shorter one is parsed as soon as it is compared."""
-OPENING = 512
-"""An agent that names no session is known by so many bytes that its request begins with; of two that begin alike, less is in common."""
-STRIDE, FEW = 8192, 128
 
 
 class Ahead(NamedTuple):
@@ -72,10 +63,9 @@ class Encoder:
     """
 
     def __init__(self) -> None:
-        self._places: OrderedDict[tuple[str, str | bytes], _Place] = OrderedDict()
-        self._free = list(range(MOST_REMEMBERED))
-        self._counts = [0] * MOST_REMEMBERED
-        self._bytes = 0
+        self._recent: Recent[_Place] = Recent()
+        self._free = list(range(recent.MOST + 1))  # one is taken before another is given back
+        self._counts = [0] * len(self._free)
         self._numbers = itertools.count()
         self._ahead: set[int] = set()
 
@@ -113,29 +103,16 @@ class Encoder:
 
     def _remember(self, request: bytes, *, scenario: str, session: str | None) -> tuple[int, int, int, bytes]:
         """Remember a request in place of its agent's last one: where, after how many, how much the two have in common, and the rest."""
-        if not SHORTEST_REMEMBERED <= len(request) <= LONGEST_REMEMBERED:
+        if not recent.SHORTEST <= len(request) <= recent.LONGEST:
             return _NOWHERE, 0, 0, request
-        key = scenario, session or request[:OPENING]
-        known = self._places.get(key)
-        if known is None:
-            if not self._free:
-                self._forget_oldest()
-            known = self._places[key] = _Place(self._free.pop(), b"")
-        else:
-            self._places.move_to_end(key)
-        shared = min(common_beginning(known.text, request), len(request) - 1)  # something must be left to send
-        self._bytes += len(request) - len(known.text)
-        known.text = request
-        while self._bytes > MOST_BYTES:
-            self._forget_oldest()
-        count = self._counts[known.number]
-        self._counts[known.number] += 1
-        return known.number, count, shared, request[shared:]
-
-    def _forget_oldest(self) -> None:
-        _, oldest = self._places.popitem(last=False)
-        self._bytes -= len(oldest.text)
-        self._free.append(oldest.number)
+        agent = recent.agent(request, scenario=scenario, session=session)
+        known = self._recent.get(agent)
+        number, text = (self._free.pop(), b"") if known is None else (known.number, known.text)
+        shared = min(common_beginning(text, request), len(request) - 1)  # something must be left to send
+        self._free += [place.number for place in self._recent.put(agent, _Place(number, request), size=len(request))]
+        count = self._counts[number]
+        self._counts[number] += 1
+        return number, count, shared, request[shared:]
 
 
 class Decoder:
@@ -197,29 +174,12 @@ class Decoder:
         return text
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Place:
     """The last request of an agent."""
 
     number: int
     text: bytes
-
-
-def common_beginning(one: bytes, other: bytes) -> int:
-    """How many bytes two texts begin with alike."""
-    most = min(len(one), len(other))
-    low = 0
-    while low < most and one[low : low + STRIDE] == other[low : low + STRIDE]:
-        low += STRIDE
-    low, high = min(low, most), min(low + STRIDE, most)
-    while high - low > FEW:
-        middle = (low + high) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle
-    differ = int.from_bytes(one[low:high], "big") ^ int.from_bytes(other[low:high], "big")
-    return high - (differ.bit_length() + 7) // 8
 
 
 def _read(text: memoryview) -> Any:

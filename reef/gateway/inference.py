@@ -12,11 +12,13 @@ import structlog
 from starlette.types import Receive, Scope, Send
 
 from reef.errors import ReefError
+from reef.experience.dialects import named as stored
 from reef.gateway import wire
 from reef.gateway.auth import CALLER, Caller
 from reef.gateway.correlation import agents_own_session, check_model, release_of
 from reef.gateway.dialects import Dialect
 from reef.gateway.exchange import Exchange
+from reef.gateway.reading import Reader
 from reef.gateway.scenario_index import check_name
 from reef.types import Origin
 
@@ -31,6 +33,7 @@ class Inference:
 
     def __init__(self, state: GatewayState) -> None:
         self._state = state
+        self._reader = Reader()
 
     async def __call__(
         self, scope: Scope, receive: Receive, send: Send, *, dialect: Dialect, scenario: str = "", session: str = ""
@@ -61,7 +64,9 @@ class Inference:
         release, candidate = release_of(headers.get(b"x-reef-release"))
         raw = await wire.read_body(headers, receive)
         clock = time.perf_counter()
-        body = wire.json_object(raw)
+        body, whole = self._reader.read(raw, scenario=scenario, session=session, key=stored(dialect.name).key)
+        if not whole and (state.routing.plans or state.captures_tokens or not state.upstreams.pass_on(dialect.name, body.get("model"))):
+            body = wire.json_object(raw)
         if caller.origin is Origin.USER:
             check_model(body.get("model"))
         state.scenarios.touch(scenario)

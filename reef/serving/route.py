@@ -45,12 +45,16 @@ class Target:
     def address(self, body: dict[str, JSON], raw: bytes) -> tuple[bytes, str]:
         """The bytes to send, and the model they ask for. The caller's bytes are left alone where its model is."""
         named = body.get("model")
+        if model := self.other_model(named):
+            return jsontext.dumps({**body, "model": model}), model
+        return raw, named if isinstance(named, str) else ""
+
+    def other_model(self, named: JSON) -> str:
+        """The model to ask for instead of the one that the caller named; empty if that is just the one."""
         model = self.model
         if not model and (named is None or (isinstance(named, str) and named in PLACEHOLDERS)):
             model = self.upstream.model
-        if model and model != named:
-            return jsontext.dumps({**body, "model": model}), model
-        return raw, named if isinstance(named, str) else ""
+        return model if model != named else ""
 
 
 class Route:
@@ -82,6 +86,10 @@ class Route:
     def gives_tokens(self) -> bool:
         """Whether whoever answers can be asked for token ids and log-probabilities."""
         return all(target.upstream.GIVES_TOKENS and target.asked is target.upstream for target in self.targets)
+
+    def passes_on(self, named: JSON) -> bool:
+        """Whether the caller's bytes are sent as they are, and nothing else ever in their place."""
+        return len(self.targets) == 1 and not self.first.other_model(named)
 
     def address(self, body: dict[str, JSON], raw: bytes) -> tuple[bytes, str]:
         """The bytes to send to the first, and the model they ask for."""

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from reef.experience import database, ids, jsontext
 from reef.experience.committer import Committer
 from reef.experience.dialects import CHAT, MESSAGES, RESPONSES, Dialect
-from reef.experience.framing import MOST_AHEAD, MOST_BYTES, MOST_REMEMBERED, SHORTEST_REMEMBERED, Ahead, Decoder, Encoder, common_beginning
+from reef.experience.framing import MOST_AHEAD, Ahead, Decoder, Encoder
 from reef.experience.prompts import Prompt, Text
+from reef.experience.recent import MOST, MOST_BYTES, SHORTEST, common_beginning
 from reef.experience.rope import MOST_PIECES, Rope
 from reef.experience.rows import Dismantler
 from reef.experience.store import ExperienceStore
@@ -122,29 +123,20 @@ AGAIN = '"mess\\u0061ges"'
 """The key once more, written otherwise."""
 
 
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (f'{{"messages":[{A},{B}],"messages":[{C},{D}]}}', f'{{"messages":[{A},{B},{C}],"messages":[{C},{D}]}}'),
-        (f'{{"messages":[{A},{B}],{AGAIN}:[{C},{D}]}}', f'{{"messages":[{A},{B},{C}],{AGAIN}:[{C},{D}]}}'),
-        (f'{{{AGAIN}:[{C},{D}],"messages":[{A},{B}]}}', f'{{{AGAIN}:[{C},{D}],"messages":[{A},{B},{C}]}}'),
-        (f'{{"messages":[{A},{B}]}}', f'{{"messages":[{A},{B}],"messages":[{C}],"x":[{A}]}}'),
-        (f'{{"messages":[{A},{B}]}}', f'{{"messages":[{A}],"messages":[{A},{B}]}}'),
-        (f'{{"messages":[{A},{B}],"x":1}}', f'{{"messages":[{A}],"y":[{B}],"x":1}}'),
-        (f'{{"messages":[{A},{B}],"x":1}}', f'{{"messages":[{A},{{"c":"b","x":[{B}],"x":1}}],"x":1}}'),
-        (f'{{"messages":[{A},{B}]}}', f'{{"messages":[{A}, {{"a":"]}}"}} ]}}'),
-    ],
-    ids=[
-        "twice",
-        "twice, otherwise",
-        "otherwise first",
-        "twice in what is new",
-        "ends sooner",
-        "other list",
-        "rest in a turn",
-        "rest in text",
-    ],
-)
+MISLEADING = {
+    "twice": (f'{{"messages":[{A},{B}],"messages":[{C},{D}]}}', f'{{"messages":[{A},{B},{C}],"messages":[{C},{D}]}}'),
+    "twice, otherwise": (f'{{"messages":[{A},{B}],{AGAIN}:[{C},{D}]}}', f'{{"messages":[{A},{B},{C}],{AGAIN}:[{C},{D}]}}'),
+    "otherwise first": (f'{{{AGAIN}:[{C},{D}],"messages":[{A},{B}]}}', f'{{{AGAIN}:[{C},{D}],"messages":[{A},{B},{C}]}}'),
+    "twice in what is new": (f'{{"messages":[{A},{B}]}}', f'{{"messages":[{A},{B}],"messages":[{C}],"x":[{A}]}}'),
+    "ends sooner": (f'{{"messages":[{A},{B}]}}', f'{{"messages":[{A}],"messages":[{A},{B}]}}'),
+    "other list": (f'{{"messages":[{A},{B}],"x":1}}', f'{{"messages":[{A}],"y":[{B}],"x":1}}'),
+    "rest in a turn": (f'{{"messages":[{A},{B}],"x":1}}', f'{{"messages":[{A},{{"c":"b","x":[{B}],"x":1}}],"x":1}}'),
+    "rest in text": (f'{{"messages":[{A},{B}]}}', f'{{"messages":[{A}, {{"a":"]}}"}} ]}}'),
+}
+"""Two texts each, of which the second is not what it seems to be after the first."""
+
+
+@pytest.mark.parametrize(("first", "second"), MISLEADING.values(), ids=MISLEADING)
 def test_texts_made_to_mislead_are_read_as_they_are(first: str, second: str) -> None:
     check(first.encode(), second.encode(), goes_on=None)
 
@@ -238,23 +230,22 @@ def test_agents_that_take_turns_do_not_meet() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     encoder, decoder = Encoder(), Decoder()
-    for number in range(3 * MOST_REMEMBERED):
+    for number in range(3 * MOST):
         item, text = exchange([turn(f"{number}: {LONG}")], session=str(number))
         cross(encoder, decoder, item, text)
-    assert len(encoder._places) == MOST_REMEMBERED
-    assert len(decoder._places) == MOST_REMEMBERED
-    assert encoder._bytes == sum(len(place.text) for place in encoder._places.values())
+    assert len(encoder._recent) == MOST
+    assert len(decoder._places) == MOST + 1
     large = "x" * (MOST_BYTES // 10)
     for number in range(25):
         item, text = exchange([turn(f"{number}: {large}")], session=f"large {number}")
         cross(encoder, decoder, item, text)
-    assert encoder._bytes <= MOST_BYTES
+    assert encoder._recent.bytes <= MOST_BYTES
     assert sum(text.rope.size for _, text in decoder._places.values()) <= 2 * MOST_BYTES
 
 
 def test_one_that_grew_beyond_what_is_remembered_is_still_sent() -> None:
     encoder, decoder = Encoder(), Decoder()
-    for size in (SHORTEST_REMEMBERED, MOST_BYTES // 4, MOST_BYTES // 2, SHORTEST_REMEMBERED):
+    for size in (SHORTEST, MOST_BYTES // 4, MOST_BYTES // 2, SHORTEST):
         item, text = exchange([turn("x" * size)])
         assert cross(encoder, decoder, item, text)[1].rope.whole() == text
 

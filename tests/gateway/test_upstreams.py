@@ -67,6 +67,23 @@ def test_the_callers_own_bytes_reach_the_default_untouched(tmp_path: Path, two: 
     assert two[0].seen[0].raw == raw
 
 
+@pytest.mark.parametrize(("model", "asked"), [("mine", "mine"), ("reef", "model-a"), ("smart", "other")])
+def test_a_long_history_that_grows_reaches_whoever_answers_and_the_record_as_it_is(
+    tmp_path: Path, two: tuple[FakeUpstream, FakeUpstream], model: str, asked: str
+) -> None:
+    """The gateway parses only what is new of it, unless it must write it anew."""
+    first, second = two
+    sent, turns = [], [{"role": "system", "content": "Read before you write. " * 2000}]
+    with behind(tmp_path, GONE if model == "smart" else first, second) as gateway:
+        for number in range(5):
+            turns = [*turns, {"role": "user", "content": f"{number}"}]
+            sent.append({"messages": turns, "stream": number % 2 == 1, "model": model})
+            answer = gateway.chat(sent[-1])
+            assert answer.status == 200
+            assert gateway.record(answer).request == sent[-1]
+    assert [seen.body for seen in (second if model == "smart" else first).seen] == [{**body, "model": asked} for body in sent]
+
+
 @pytest.mark.parametrize(
     "failure",
     [whole({"error": {"message": "slow"}}, status=429), whole({}, status=503), Reply(silent=True, end="close"), None],
