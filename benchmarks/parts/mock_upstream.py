@@ -120,6 +120,11 @@ CHAT = _chat()
 OTHERS = {b"/v1/responses": _responses(), b"/v1/messages": _messages()}
 
 
+def _is(value: bytes, text: bytes, at: int) -> bool:
+    """Whether the key that stands at ``at``, if one does, has this value."""
+    return at >= 0 and text[at : at + 32].partition(b":")[2].lstrip().startswith(value)
+
+
 class Mock(asyncio.Protocol):
     """One connection."""
 
@@ -130,19 +135,19 @@ class Mock(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        self.buffer += data
-        end = self.buffer.find(b"\r\n\r\n")
-        if end < 0:
+        self.buffer = buffer = self.buffer + data if self.buffer else data
+        start = buffer.find(b"\r\n\r\n") + 4
+        if start < 4:
             return
-        head = self.buffer[:end].lower()
-        start = head.find(b"content-length:")
-        length = int(head[start + 15 :].split(b"\r\n", 1)[0]) if start >= 0 else 0
-        if len(self.buffer) < end + 4 + length:
+        head = buffer[:start].lower()
+        _, named, length = head.partition(b"content-length:")
+        end = start + int(length.split(b"\r\n", 1)[0]) if named else start
+        if len(buffer) < end:
             return
-        body, self.buffer = self.buffer[end + 4 : end + 4 + length], self.buffer[end + 4 + length :]
+        self.buffer = buffer[end:]
         self.script = OTHERS.get(head.split(b" ", 2)[1].partition(b"?")[0], CHAT)
-        streamed = b'"stream": true' in body or b'"stream":true' in body
-        if b'"model": "slow"' in body or b'"model":"slow"' in body:
+        streamed = _is(b"true", buffer, buffer.rfind(b'"stream":', start, end))  # where most clients have them: no body is searched twice
+        if _is(b'"slow"', buffer, buffer.find(b'"model":', start, end)):
             asyncio.get_running_loop().call_later(FIRST_BYTE_S, self.begin, streamed, FIRST_BYTE_S * 2 / len(self.script.events))
         else:
             self.begin(streamed, 0)
