@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from reef.errors import Conflict, NotFound, StorageError
 from reef.experience import database, ids
+from reef.experience import writer as writer_module
 from reef.experience.reports import ReportDraft
 from reef.experience.store import ExperienceStore
 from reef.experience.writer import Writer
@@ -69,6 +70,24 @@ def test_all_that_waits_goes_into_few_commits(engine: sa.Engine) -> None:
     asyncio.run(run())
     assert ExperienceStore(engine).counts()["records"] == 300
     assert len(seen) <= 3
+
+
+def test_what_is_enough_for_a_batch_does_not_wait_for_more(engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_module, "GATHER_S", 60.0)
+
+    async def run() -> None:
+        writer = Writer(engine)
+        writer.start()
+        await asyncio.gather(*(writer.record(record(str(number))) for number in range(2)))
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(writer.record(record(str(number))) for number in range(writer_module.FEW)))
+        waits = [asyncio.create_task(writer.record(record(str(number)))) for number in range(writer_module.FEW - 1)]
+        await asyncio.wait(waits, timeout=0.2)
+        assert not any(task.done() for task in waits)
+        await writer.aclose()
+        await asyncio.gather(*waits)
+
+    asyncio.run(run())
 
 
 def test_beyond_the_bound_callers_wait_and_nothing_is_dropped(engine: sa.Engine) -> None:
