@@ -126,8 +126,9 @@ def _openings(now: _Last, start: int, end: int) -> Iterator[int]:
     """Where a turn may begin, from the last place on backwards."""
     while now.opening and now.failures < MOST_FAILURES and (end := now.text.rfind(now.opening, start, end)) > 0:
         lead = now.text[max(end - MOST_SPACES, start) : end].rstrip(b" \t\r\n")
-        if lead.endswith(b"{"):
-            yield max(end - MOST_SPACES, start) + len(lead) - 1
+        at = max(end - MOST_SPACES, start) + len(lead) - 1
+        if lead.endswith(b"{") and at > start:
+            yield at
 
 
 def _opening(turns: JSON) -> bytes:

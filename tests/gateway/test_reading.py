@@ -93,6 +93,14 @@ def test_only_what_is_new_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(sizes) < 100 * 15_000
 
 
+def test_a_turn_that_is_long_gives_one_foothold() -> None:
+    reader = Reader()
+    for number in range(5):
+        check(reader, compact({"model": "m", "messages": [turn("one"), turn(LONG + "x" * number)]}))
+    (last,) = (about for about, _ in reader._recent._kept.values())
+    assert [last.text[foothold.at : foothold.at + 24] for foothold in last.footholds] == [b'{"role":"user","content"']
+
+
 def test_one_that_edits_its_last_turns_is_followed() -> None:
     """As agents do that mark what is to be cached."""
     reader = Reader()
