@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 MOST = 256
 MOST_BYTES = 32 * 2**20
-"""Of all requests that are remembered."""
+"""Of all requests that one :class:`Recent` remembers."""
 SHORTEST, LONGEST = 16_000, 4 * 2**20
 """Of those that are: a shorter one is parsed as soon as it is compared."""
 OPENING = 512

@@ -65,10 +65,11 @@ class Inference:
         raw = await wire.read_body(headers, receive)
         clock = time.perf_counter()
         body, whole = self._reader.read(raw, scenario=scenario, session=session, key=stored(dialect.name).key)
-        if not whole and (state.routing.plans or state.captures_tokens or not state.upstreams.pass_on(dialect.name, body.get("model"))):
-            body = wire.json_object(raw)
+        named = body.get("model")
         if caller.origin is Origin.USER:
-            check_model(body.get("model"))
+            check_model(named)
+        if not whole and (state.routing.plans or state.captures_tokens or not state.upstreams.route(dialect.name, named).passes_on(named)):
+            body = wire.json_object(raw)  # it will be written anew, or looked into
         state.scenarios.touch(scenario)
         asked, text = body, raw
         if state.routing.plans:

@@ -82,14 +82,6 @@ class Upstreams:
             raise self._unspoken(dialect)
         return route
 
-    def pass_on(self, dialect: str, model: JSON) -> bool:
-        """Whether a request goes on in its caller's own bytes whatever happens, so that nobody needs the rest of what it says.
-
-        Raises:
-            InvalidRequest, UpstreamError: as :meth:`route`.
-        """
-        return self.route(dialect, model).passes_on(model)
-
     @property
     def give_tokens(self) -> bool:
         """Whether any of them can give token ids."""
