@@ -62,9 +62,6 @@ class Assembly:
         kept = self._choices.get(index)
         if kept is None:
             kept = self._choices[index] = {"index": index, "message": {}, "finish_reason": None}
-        delta = choice.get("delta")
-        if len(choice) == 3 and choice.get("finish_reason", "") is None and _only_grows(kept["message"], delta):
-            return
         for key, value in choice.items():
             if key == "delta":
                 if isinstance(value, dict):
@@ -76,25 +73,13 @@ class Assembly:
                 kept[key] = value
 
 
-def _only_grows(message: dict[str, JSON], delta: JSON) -> bool:
-    """Take a delta that brings nothing but more of one text: nearly all of them. Whether it was one."""
-    if type(delta) is not dict or len(delta) != 1:
-        return False
-    ((key, text),) = delta.items()
-    pieces = message.get(key)
-    if type(text) is not str or type(pieces) is not _Pieces or key == "name":
-        return False
-    pieces.parts.append(text)
-    return True
-
-
 def _merge(kept: dict[str, JSON], delta: dict[str, JSON]) -> None:
     for key, value in delta.items():
         old = kept.get(key)
         if value is None:
             kept.setdefault(key, None)
         elif old is None:
-            kept[key] = _Pieces(value) if isinstance(value, str) and key not in FIRST_WINS else _copied(key, value)
+            kept[key] = _first(key, value)
         elif isinstance(old, _Pieces) and isinstance(value, str):
             old.add(value, once=key == "name")
         elif isinstance(old, dict) and isinstance(value, dict):
@@ -102,11 +87,13 @@ def _merge(kept: dict[str, JSON], delta: dict[str, JSON]) -> None:
         elif isinstance(old, list) and isinstance(value, list):
             _extend(old, value, indexed=key == "tool_calls")
         elif key not in FIRST_WINS:
-            kept[key] = value
+            kept[key] = _first(key, value)
 
 
-def _copied(key: str, value: JSON) -> JSON:
-    """A first value, in the form that later ones are merged into."""
+def _first(key: str, value: JSON) -> Any:
+    """A value in the form that later ones are merged into."""
+    if isinstance(value, str):
+        return value if key in FIRST_WINS else _Pieces(value)
     if isinstance(value, dict):
         fresh: dict[str, JSON] = {}
         _merge(fresh, value)
@@ -139,18 +126,18 @@ def _extend(kept: list[JSON], members: list[JSON], *, indexed: bool) -> None:
 class _Pieces:
     """A text that grows: joined once, at the end. Adding to a string would cost its length with every chunk."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("_parts",)
 
     def __init__(self, first: str) -> None:
-        self.parts = [first]
+        self._parts = [first]
 
     def add(self, text: str, *, once: bool) -> None:
         """Append; with ``once``, a repetition of the whole is passed over (servers that repeat a function's name)."""
         if not (once and text == str(self)):
-            self.parts.append(text)
+            self._parts.append(text)
 
     def __str__(self) -> str:
-        return "".join(self.parts)
+        return "".join(self._parts)
 
 
 def _settled(value: JSON, *, key: str = "") -> Any:

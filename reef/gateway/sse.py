@@ -15,6 +15,7 @@ from typing import Protocol
 from reef.errors import UpstreamError
 from reef.experience import jsontext
 from reef.gateway.assembly import Assembly
+from reef.gateway.runs import Runs
 from reef.types import JSON
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
@@ -54,6 +55,7 @@ class Tap:
         """What has not left: an unfinished line, or the end from ``[DONE]`` on."""
         self._unread: list[bytes] = []
         self._unread_bytes = 0
+        self._runs = Runs()
         self._data: list[bytes] = []
         """The data lines of the event under way."""
         self._left = b"\n\n"
@@ -114,7 +116,7 @@ class Tap:
             elif not line and self._data:
                 events.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
                 self._data.clear()
-        for chunk in _parse(events):
+        for chunk in _parse(self._runs.joined(events)):
             self.assembly.add(chunk)
 
 
