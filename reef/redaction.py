@@ -69,16 +69,15 @@ def find(line: str) -> str | None:
 def redact_all(texts: Sequence[bytes]) -> list[bytes]:
     """Many texts at once, each as :func:`redact` gives it: where nothing is suspected in all of them together, one look is enough."""
     together = b"\n".join(texts)
-    if len(texts) > 1 and not _suspected(together) and not any(shape.anchor in together for shape in _ANYWHERE):
+    if len(texts) > 1 and not _anchored(together) and not _suspected(together):
         return list(texts)
     return [redact(text) for text in texts]
 
 
 def redact(text: bytes) -> bytes:
     """JSON text with ``[redacted:<kind>]`` in the place of each secret seen in it. It is the same JSON text otherwise, and valid."""
-    for shape in _ANYWHERE:
-        if shape.anchor in text and (shape.kind != "password" or b"@" in text):
-            text = _replaced(text, shape)
+    for shape in _anchored(text):
+        text = _replaced(text, shape)
     for shape in _suspected(text):
         text = _replaced(text, shape)
     return text
@@ -86,6 +85,11 @@ def redact(text: bytes) -> bytes:
 
 def _replaced(text: bytes, shape: Shape) -> bytes:
     return shape.pattern.sub(_KEPT.get(shape.kind, b"") + b"[redacted:%b]" % shape.kind.encode(), text)
+
+
+def _anchored(text: bytes) -> list[Shape]:
+    """The shapes of more than a word whose anchor is there. A password in an address stands before an @, which is found in no time."""
+    return [shape for shape in _ANYWHERE if (shape.kind != "password" or b"@" in text) and shape.anchor in text]
 
 
 def _suspected(text: bytes) -> list[Shape]:
@@ -101,7 +105,7 @@ def _suspected(text: bytes) -> list[Shape]:
         if len(words) > most:  # encoded data, most likely: word by word would be the slow way
             return _IN_WORDS
         found = marked.find(_LONG, end)
-    together = b" ".join(words)
+    together = b" ".join(set(words))
     return [shape for shape in _IN_WORDS if shape.anchor in together] if words else []
 
 
