@@ -29,6 +29,13 @@ CREATE OR REPLACE FUNCTION reef_announce() RETURNS trigger LANGUAGE plpgsql AS
 _URL_HINT = "Use sqlite:///FILE or postgresql://USER:PASSWORD@HOST/DATABASE; empty means SQLite in the state folder."
 
 
+# Before it binds a value of these types, the driver looks for an adapter: it makes and drops an AttributeError or two, each time. One that
+# gives the value back as it is takes less.
+sqlite3.register_adapter(bytes, bytes)
+sqlite3.register_adapter(bool, int)
+sqlite3.register_adapter(type(None), {}.get)  # type: ignore[arg-type]
+
+
 def connect(url: str) -> sa.Engine:
     """Open the database, ``sqlite:///FILE`` or ``postgresql://…``; create the folder of a file that does not exist yet.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from fastapi import Request
@@ -80,13 +80,13 @@ class Auth:
         """The tokens this process was started with."""
         return cls(token=os.environ.get(config.auth.token_env), trial=os.environ.get(TRIAL_TOKEN), proposer=os.environ.get(PROPOSER_TOKEN))
 
-    def identify(self, headers: Mapping[bytes, bytes] | Iterable[tuple[bytes, bytes]]) -> Caller:
+    def identify(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller:
         """The caller that sent these headers.
 
         Raises:
             Unauthorized: no token, or none that is known.
         """
-        found = headers if isinstance(headers, Mapping) else dict(headers)
+        found = dict(headers)
         ours = False
         for secret in (_bearer(found.get(b"authorization", b"")), found.get(b"x-api-key", b"")):
             if secret:

@@ -7,7 +7,6 @@ for a small answer.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -21,15 +20,17 @@ class Protocol(HttpToolsProtocol):
 
 
 class _HeadWaits:
-    """A transport that holds a head back for the rest of this turn of the loop."""
+    """What uvicorn uses of a transport; a head is held back for the rest of this turn of the loop."""
 
-    __slots__ = ("_head", "_loop", "_transport", "is_closing")
+    __slots__ = ("_head", "_loop", "_transport", "get_extra_info", "is_closing", "set_protocol")
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._head = b""
+        self.get_extra_info = transport.get_extra_info
         self.is_closing = transport.is_closing
+        self.set_protocol = transport.set_protocol
 
     def write(self, data: bytes) -> None:
         if self._head:
@@ -49,6 +50,3 @@ class _HeadWaits:
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
