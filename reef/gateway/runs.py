@@ -87,7 +87,7 @@ def _only_grow(before: bytes, after: bytes) -> bool:
 
 
 def _is_closed(text: bytes) -> bool:
-    """Whether the inside of a JSON string ends nowhere in it, and leaves no escape half said."""
+    """Whether a JSON string that goes on with this text does not end in it, and would end right behind it."""
     if b"\\" in text:
         text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
     return b'"' not in text and not text.endswith(b"\\")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from reef.errors import UpstreamError
@@ -116,7 +116,7 @@ class Tap:
             elif not line and self._data:
                 events.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
                 self._data.clear()
-        for chunk in _parse(self._runs.joined(events)):
+        for chunk in _parse(events, self._runs.joined(events)):
             self.assembly.add(chunk)
 
 
@@ -217,11 +217,17 @@ def _find_done(lines: bytes) -> int:
     return start
 
 
-def _parse(events: list[bytes]) -> list[object]:
-    """The values of many events; those that are no JSON are not for us, and the client sees them as they are."""
+def _parse(events: Sequence[bytes], joined: Sequence[bytes] = ()) -> list[object]:
+    """The values of many events; those that are no JSON are not for us, and the client sees them as they are.
+
+    Args:
+        events: the data of each.
+        joined: the same as fewer events, where there are some; one that is no JSON must not take those down that it was joined with.
+    """
+    joined = joined or events
     with contextlib.suppress(ValueError):
-        values = jsontext.loads(b"[" + b",".join(events) + b"]")
-        if len(values) == len(events):
+        values = jsontext.loads(b"[" + b",".join(joined) + b"]")
+        if len(values) == len(joined):
             return values
     values = []
     for data in events:
