@@ -1,7 +1,7 @@
 """Runs of events that each bring a little more of one text: read as one event, which brings all of it.
 
 Nearly all of a streamed ``chat.completion`` is such runs, and their events are the same but for the texts. To put those together as they
-are written in JSON takes a third of what it takes to parse each event and to add it to the answer.
+are written in JSON takes two thirds of what it takes to parse each event and to add it to the answer; less for longer runs.
 """
 
 from __future__ import annotations
