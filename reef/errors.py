@@ -140,6 +140,12 @@ class TooLarge(ReefError):
     type = "too_large_error"
 
 
+class HeadTooLarge(TooLarge):
+    """The head of a request is beyond its bound (RFC 6585)."""
+
+    status = 431
+
+
 class TooManyRequests(ReefError):
     """A token asks for more than its limits allow.
 

@@ -256,12 +256,14 @@ class _Connection(asyncio.Protocol):
         self._heard_at = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._head_bytes = 0
+        self._unfinished_bytes = 0
+        """Read since a head was whole, or something of a body came. The parser keeps a header of any length until all of it is there."""
         self._until_closed = False
 
     async def ask(self, head: bytes, body: bytes) -> Response:
         """Send a request and wait for the head of its answer."""
         response = self._response = Response(self, self.loop)
-        self._head_bytes = 0
+        self._head_bytes = self._unfinished_bytes = 0
         self._heard_at = self.loop.time()
         if self._alarm is None:  # else that of an earlier request, which looks when this one is due
             self._alarm = self.loop.call_later(self._pool.timeout_s, self._look)
@@ -300,10 +302,13 @@ class _Connection(asyncio.Protocol):
             self.abort()
             return
         self._heard_at = self.loop.time()
+        self._unfinished_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._fail(Broken(f"what came is not HTTP/1.1: {error}"))
+        if self._unfinished_bytes > MAX_HEAD_BYTES:
+            self._fail(Broken(f"more than {MAX_HEAD_BYTES >> 10} KiB came that are neither a whole head nor of a body"))
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
@@ -338,11 +343,13 @@ class _Connection(asyncio.Protocol):
         if status < 200:  # informational: the answer is still to come
             response.headers.clear()
             return
+        self._unfinished_bytes = 0
         names = {name for name, _ in response.headers}
         self._until_closed = names.isdisjoint((b"content-length", b"transfer-encoding")) and status not in (204, 304)
         response.begin(status)
 
     def on_body(self, data: bytes) -> None:
+        self._unfinished_bytes = 0
         if self._response is not None:
             self._response.feed(data)
 

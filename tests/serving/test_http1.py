@@ -99,6 +99,9 @@ def test_answers(pieces: list[bytes | None], status: int, body: bytes) -> None:
         [b"SSH-2.0-OpenSSH_9.2\r\n"],
         [b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n"],
         [b"HTTP/1.1 200 OK\r\nx: " + b"x" * http1.MAX_HEAD_BYTES + b"\r\n\r\n"],
+        [b"HTTP/1.1 200 OK\r\nx: ", *[b"x" * 10_000] * 15],
+        [b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" * 1000] * 4,
+        [b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nx: ", *[b"x" * 10_000] * 15],
     ],
 )
 def test_what_is_not_a_whole_answer_is_broken(pieces: list[bytes | None]) -> None:
