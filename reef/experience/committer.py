@@ -32,9 +32,9 @@ from reef.types import Record
 
 STOP_S = 30.0
 MOST_TRIES = 5
-MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(512 * 1024), "MALLOC_TRIM_THRESHOLD_": str(4 * 1024 * 1024)}
-"""Of the process that stores. What it remembers is in tables of half a MiB that are made anew every so often. By itself glibc (mallopt(3))
-soon makes room for them between smaller things and never gets it back: 0.56 MiB more each time. These keep them apart."""
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(256 * 1024), "MALLOC_TRIM_THRESHOLD_": str(4 * 1024 * 1024)}
+"""Of the process that stores. What it remembers is in tables of a quarter to half a MiB that are made anew every so often. By itself glibc
+(mallopt(3)) soon makes room for them between smaller things and never gets it back: 0.56 MiB more each time. These keep them apart."""
 ANSWER_S = 60.0
 """Bound on one batch; longer than the 30 s a locked SQLite is waited for."""
 

@@ -188,8 +188,7 @@ class Dismantler:
         depth = 0 if base is None else base.depth + 1
         known.add(Thread(record.id, depth=depth, names=names, tokens=record.tokens), after=carried_on)
         for forgotten in self._sessions.grew(known):
-            for thread in forgotten.threads:
-                self._structure.forget(thread.names)
+            self._structure.forget(forgotten.names)
         return base, copied
 
     def _cleaned(self, text: str) -> str:

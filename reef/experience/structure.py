@@ -55,12 +55,13 @@ class Structure:
 
     Args:
         recall: looks in the database, for what another process stored or this one forgot.
-        remember: how many histories, and how many turns, are remembered.
+        remember: how many turns are remembered; and half as many places in histories, which is what the exchanges have that these turns
+            came with.
     """
 
     def __init__(self, recall: Recall, *, remember: int = 50_000) -> None:
         self._recall = recall
-        self._marks: Known[Mark] = Known(size=remember)
+        self._marks: Known[Mark] = Known(size=remember // 2)
         self._meanings: Known[bytes] = Known(size=remember)
 
     def session(self, record: Record, turns: Sequence[JSON], names: Sequence[bytes], answer: Sequence[JSON]) -> tuple[str, bytes]:

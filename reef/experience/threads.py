@@ -51,6 +51,11 @@ class Session:
     def __post_init__(self) -> None:
         self._collect()
 
+    @property
+    def names(self) -> Iterable[bytes]:
+        """Of the turns of all threads, and of most that were in one and are in none any more."""
+        return self._names
+
     def nearest(self, names: Sequence[bytes]) -> tuple[Thread, int] | None:
         """The thread that shares most turns with a prompt, and how many; None if none shares any."""
         known = self._names.intersection(names)

@@ -136,11 +136,14 @@ def is_public(method: str, path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Required:
-    """A FastAPI dependency: the caller, who has ``scope`` and keeps to its scenario. ``/openapi.json`` reads the scope of a route here."""
+    """A FastAPI dependency: the caller, who has ``scope`` and keeps to its scenario. ``/openapi.json`` reads the scope of a route here.
+
+    It waits for nothing, and is a coroutine all the same: FastAPI has anything else run on a thread.
+    """
 
     scope: str
 
-    def __call__(self, request: Request) -> Caller:
+    async def __call__(self, request: Request) -> Caller:
         caller: Caller = request.scope[CALLER]
         caller.require(self.scope)
         if caller.scenario is not None:

@@ -45,7 +45,7 @@ async def the_scenario(
     return name
 
 
-def the_url(request: Request) -> str:
+async def the_url(request: Request) -> str:
     """The gateway's address in the caller's eyes."""
     return base_url(scheme=request.url.scheme, host=request.headers.get("host", ""))
 

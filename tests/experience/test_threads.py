@@ -322,10 +322,15 @@ def test_a_history_written_anew_for_each_request_leaves_nothing_behind() -> None
     assert len(session._names) <= 2 * session.turns + threads.FEW
 
 
-def test_what_turns_mean_is_forgotten_with_their_session(storage: Storage) -> None:
+def test_what_turns_mean_is_forgotten_with_their_session() -> None:
     dismantler = Dismantler(lambda _scenario, _session: [], lambda _opening: [], remember=100)
     for number in range(200):
-        dismantler.rows([exchange([turn(f"{number}, {place}") for place in range(5)], answer=f"yes, {number}")])
-    assert len(dismantler._structure._meanings) <= 100
-    assert dismantler._sessions.get("default", "none") is None
-    assert sum(session.turns for session in dismantler._sessions._sessions.values()) <= 100
+        history = [turn(f"{number}, {place}") for place in range(3)]
+        first = exchange(history, answer=f"yes, {number}")
+        second = exchange([*history, turn(f"yes, {number}", "assistant"), turn("go on")], answer=f"no, {number}")  # a client's own words
+        dismantler.rows([first])
+        dismantler.rows([second])
+    remembered = dismantler._sessions._sessions.values()
+    meanings = dismantler._structure._meanings
+    assert sum(session.turns for session in remembered) <= 100
+    assert {name for part in (meanings._young, *meanings._older) for name in part} <= {name for one in remembered for name in one.names}
