@@ -151,7 +151,7 @@ def test_trailers_without_an_end_end_the_connection() -> None:
         left.set()
 
     async def run() -> None:
-        async with served(reading) as (reader, writer):
+        async with served(reading, idle_s=60) as (reader, writer):
             await send_all(writer, POST + b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", b"x: y\r\n" * 100)
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 from tests.support.gateway import Service
 
 
@@ -41,6 +43,13 @@ def test_reports_wait_for_each_recipe_until_it_consumed_them(gateway: Service) -
     assert [report.id for report in gateway.store.unconsumed_reports("default", "cordis")] == ids[1:]
     assert [report.id for report in gateway.store.unconsumed_reports("default", "other", limit=2)] == ids[:2]
     assert [report.id for report in gateway.store.reports("default")] == ids[::-1]
+
+
+def test_a_report_needs_no_thread_of_its_own(gateway: Service) -> None:
+    receipt = gateway.chat().receipt
+    before = set(threading.enumerate())
+    assert gateway.request("POST", "/reef/report", {"references": [receipt], "score": 1}).status == 201
+    assert not [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("AnyIO")]
 
 
 def test_a_session_can_be_registered_and_updated(gateway: Service) -> None:
