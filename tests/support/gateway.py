@@ -17,6 +17,7 @@ import uvicorn
 from reef import config as configuration
 from reef.gateway.app import create_app
 from reef.gateway.auth import Auth
+from reef.gateway.protocol import Protocol
 from reef.gateway.state import GatewayState
 from reef.types import Record
 
@@ -101,7 +102,7 @@ def service(folder: Path, *, upstream: str, auth: Auth | None = None, **sections
     state = GatewayState.build(config, auth=auth or Auth(token=None))
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
-        uvicorn.Config(create_app(state), loop="uvloop", http="httptools", lifespan="on", log_level="warning", timeout_graceful_shutdown=5)
+        uvicorn.Config(create_app(state), loop="uvloop", http=Protocol, lifespan="on", log_level="warning", timeout_graceful_shutdown=5)
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
