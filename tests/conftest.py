@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
+from reef.collector import spare
 from tests.support import databases
 
 if TYPE_CHECKING:
@@ -23,6 +24,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tiny_engine" in getattr(item, "fixturenames", ()):
             item.add_marker("alone")
+
+
+def pytest_collection_finish() -> None:
+    """Else each full garbage collection looks at all that was collected: 0.3 s, in which a gateway on a thread of this process stands."""
+    spare()
 
 
 @pytest.fixture(scope="session", autouse=True)
