@@ -66,4 +66,4 @@ class Recorded:
         except Unprocessable:
             return record
         trace = TokenTrace(prompt, completion, (0.0,) * len(completion))  # no policy generated it, and the loss looks at none
-        return replace(record, tokens=trace, release=self._parent, candidate=None)
+        return record._replace(tokens=trace, release=self._parent, candidate=None)

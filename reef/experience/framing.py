@@ -10,8 +10,7 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
-from operator import attrgetter
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import orjson
@@ -191,7 +190,7 @@ def _read(text: memoryview) -> Any:
 
 def _row(record: Record, request: bytes | Ahead | None, response: bytes | None) -> bytes:
     """The fields of a record, without those that are sent as the texts that they were read from."""
-    row = list(_fields(record))
+    row = list[Any](record)
     if request:
         row[_REQUEST] = None
     if response:
@@ -217,12 +216,10 @@ def _record(found: list[Any]) -> Record:
     tokens = found[_TOKENS]
     if tokens is not None:
         found[_TOKENS] = TokenTrace(**{name: tuple(values) for name, values in tokens.items()})
-    return Record(*found)
+    return Record._make(found)
 
 
-_NAMES = [field.name for field in fields(Record)]
-_fields = attrgetter(*_NAMES)
-_REQUEST, _RESPONSE = _NAMES.index("request"), _NAMES.index("response")
-_ORIGIN, _END, _TOKENS = _NAMES.index("origin"), _NAMES.index("end"), _NAMES.index("tokens")
+_REQUEST, _RESPONSE = Record._fields.index("request"), Record._fields.index("response")
+_ORIGIN, _END, _TOKENS = Record._fields.index("origin"), Record._fields.index("end"), Record._fields.index("tokens")
 _ORIGINS = {origin.value: origin for origin in Origin}
 _ENDS = {end.value: end for end in End}

@@ -261,7 +261,7 @@ def of_record(record: Record) -> bytes:
 
 def told(record: Record) -> dict[str, JSON]:
     """A record as JSON. Of its tokens, which weights made which is said where a swap fell into the answer, and not else."""
-    found = {name: getattr(record, name) for name in _RECORD_FIELDS}
+    found = record._asdict()
     if record.tokens is not None:
         found["tokens"] = {name: values for name, values in asdict(record.tokens).items() if values or name not in _OF_A_SWAP}
     return found
@@ -283,7 +283,6 @@ def of_session(session: Mapping[str, JSON]) -> bytes:
     return _line("session", session)
 
 
-_RECORD_FIELDS = tuple(field.name for field in fields(Record))
 _REPORT_FIELDS = tuple(field.name for field in fields(Report))
 _OF_A_SWAP = ("served", "starts")
 _NAMES: Mapping[type, str] = {list: "array", str: "string", int: "number", float: "number", bool: "boolean", type(None): "null"}

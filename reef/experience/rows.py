@@ -38,10 +38,9 @@ TOUCH_S = 600.0
 :mod:`reef.experience.sweep`."""
 LEVEL_OF_BLOBS, LEVEL_OF_DELTAS = 3, 1
 """Of zstd. A delta comes with each record: level 3 takes 1.4 to 1.8 times as long for it, and saves a few percent."""
-MOST_NAMED = 128
-LONGEST_NAMED = 65_536
-"""How many texts are remembered with their names, and of what length at most: what the system says and how requests are made comes again
-and again, and to find a text again takes a third of the time to name it."""
+MOST_NAMED = 1024
+"""How many blobs are remembered by their fingerprints: what the system says and how requests are made comes again and again, and to name
+it takes 40 times as long."""
 
 Recall = Callable[[str, str], list[Thread]]
 """Of a scenario and a session: its threads as they are stored, the one with the newest record last."""
@@ -77,7 +76,7 @@ class Dismantler:
         self._remember = remember
         self._redacts = redact
         self._clean = functools.lru_cache(maxsize=1024)(self._cleaned)
-        self._name = functools.lru_cache(maxsize=MOST_NAMED)(digest)
+        self._names: Known[bytes] = Known(size=MOST_NAMED)
         self._compress_blob = zstandard.ZstdCompressor(level=LEVEL_OF_BLOBS).compress
         self._compress_delta = zstandard.ZstdCompressor(level=LEVEL_OF_DELTAS).compress
         self.forget()
@@ -176,13 +175,12 @@ class Dismantler:
         base = carried_on = None
         copied: Sequence[delta.Copy] = ()
         if (nearest := known.nearest(names)) is not None:
-            thread, shared = nearest
-            if names[:shared] == thread.names:
-                names[:shared] = thread.names  # equal, and held once
+            thread = nearest.thread
+            if nearest.begun == len(thread.names):
+                names[: nearest.begun] = thread.names  # equal, and held once
             if thread.depth < MAX_DEPTH:
-                base = thread
-                copied = delta.copies(names, thread.names)
-            if 2 * shared >= len(thread.names):
+                base, copied = thread, nearest.copies
+            if 2 * nearest.shared >= len(thread.names):
                 carried_on = thread
         names = names + [fingerprint(text) for text in said]
         depth = 0 if base is None else base.depth + 1
@@ -205,7 +203,11 @@ class Dismantler:
             row[DELTA] = self._compress_delta(next(texts))
 
     def _add_blob(self, text: bytes, rows: Rows) -> bytes:
-        name = self._name(text) if len(text) <= LONGEST_NAMED else digest(text)
+        known_by = fingerprint(text)
+        name = self._names.get(known_by)
+        if name is None:
+            name = digest(text)
+            self._names.add(known_by, name)
         if not self._is_stored(name):
             self._blobs.add(name, self._now)
             rows.blobs[name] = text

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from reef.experience import delta
 from reef.types import TokenTrace
@@ -36,6 +37,18 @@ class Thread:
         """Fingerprints of its turns: the prompt's, then the answer's."""
 
 
+class Nearest(NamedTuple):
+    """The thread that shares most turns with a prompt."""
+
+    thread: Thread
+    begun: int
+    """With how many of the same turns the two begin."""
+    shared: int
+    """How many the two have in common."""
+    copies: Sequence[delta.Copy]
+    """What of the prompt stands in the thread."""
+
+
 @dataclass(slots=True)
 class Session:
     """The threads of one session, the one with the newest record last."""
@@ -56,23 +69,27 @@ class Session:
         """Of the turns of all threads, and of most that were in one and are in none any more."""
         return self._names
 
-    def nearest(self, names: Sequence[bytes]) -> tuple[Thread, int] | None:
-        """The thread that shares most turns with a prompt, and how many; None if none shares any."""
+    def nearest(self, names: Sequence[bytes]) -> Nearest | None:
+        """The thread that shares most turns with a prompt; None if none shares any."""
         known = self._names.intersection(names)
         if not known:
             return None
-        best: tuple[Thread, int] | None = None
+        best: tuple[Thread, int, int] | None = None
         for thread in reversed(self.threads):
-            size = len(thread.names)
-            shared = delta.alike(names, thread.names)
-            grew = shared == size  # the usual case
+            begun = shared = delta.alike(names, thread.names)
+            grew = begun == len(thread.names)  # the usual case
             if not grew:
-                shared += len(set(names[shared:]).intersection(thread.names[shared:]))
-            if shared and (best is None or shared > best[1]):
-                best = thread, shared
+                shared += len(set(names[begun:]).intersection(thread.names[begun:]))
+            if shared and (best is None or shared > best[2]):
+                best = thread, begun, shared
                 if grew or shared >= len(known):  # no other shares more
                     break
-        return best
+        if best is None:
+            return None
+        thread, begun, shared = best
+        if known.isdisjoint(names[begun:]):  # nearly always: what comes after is new
+            return Nearest(thread, begun, shared, [(0, 0, begun)])
+        return Nearest(thread, begun, shared, delta.copies(names, thread.names))
 
     def add(self, thread: Thread, *, after: Thread | None) -> None:
         """Remember a thread; in place of ``after``, which it carries on."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,7 +44,7 @@ def exchanges(draw: st.DrawFn, name: str) -> tuple[JSON, JSON]:
 @given(data=st.data())
 def test_any_exchange_is_given_back_equal_with_its_keys_in_order(tmp_path: Path, name: str, data: st.DataObject) -> None:
     request, response = data.draw(exchanges(name))
-    sent = [replace(record(request, response), dialect=name) for _ in range(2)]
+    sent = [record(request, response)._replace(dialect=name) for _ in range(2)]
     store, _ = stored(tmp_path, *sent)
     for found in (store.record(sent[0].id), *store.records("s")):
         assert json.dumps(found.request) == json.dumps(request)
@@ -53,7 +52,7 @@ def test_any_exchange_is_given_back_equal_with_its_keys_in_order(tmp_path: Path,
 
 
 def test_a_record_in_a_dialect_that_is_not_known_is_given_back_all_the_same(tmp_path: Path) -> None:
-    sent = replace(record({"contents": [1], "messages": [{"a": 1}]}, {"candidates": []}), dialect="gemini")
+    sent = record({"contents": [1], "messages": [{"a": 1}]}, {"candidates": []})._replace(dialect="gemini")
     store, _ = stored(tmp_path, sent)
     assert (store.record(sent.id).request, store.record(sent.id).response) == (sent.request, sent.response)
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import timeit
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +163,7 @@ def check_records(engine: sa.Engine, old: Sequence[Record], *, acknowledged: set
     for sent in [*candidates, *old]:
         if (found := stored.get(sent.id)) is None:
             continue
-        assert found == replace(sent, session=sent.session or found.session)
+        assert found == sent._replace(session=sent.session or found.session)
         assert json.dumps(found.request) == json.dumps(sent.request)  # the order of keys too
         there.add(sent.id)
     assert acknowledged <= there

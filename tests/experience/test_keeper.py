@@ -7,7 +7,6 @@ import json
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,7 +56,7 @@ def crossed(records: list[Record], texts: Sequence[Texts] = ()) -> list[Record |
     """What arrives, the requests that came as texts parsed."""
     found = Decoder().decode(b"".join(Encoder().encode(records, texts)))
     return [
-        item if isinstance(item, str) else item[0] if item[1] is None else replace(item[0], request=jsontext.loads(item[1].rope.whole()))
+        item if isinstance(item, str) else item[0] if item[1] is None else item[0]._replace(request=jsontext.loads(item[1].rope.whole()))
         for item in found
     ]
 
@@ -68,8 +67,8 @@ def url(engine: sa.Engine) -> str:
 
 @pytest.mark.parametrize("text", [None, b'{"model": "m"}'])
 def test_what_orjson_does_not_write_crosses_beside_what_has_its_text(text: bytes | None) -> None:
-    sent = replace(record("a lone surrogate \ud83e"), response={"content": "\ud83e"}, tokens=TokenTrace((1, 2), (3,), (-0.5,)))
-    assert crossed([sent], [(text, None)]) == [replace(sent, request={"model": "m"}) if text else sent]
+    sent = record("a lone surrogate \ud83e")._replace(response={"content": "\ud83e"}, tokens=TokenTrace((1, 2), (3,), (-0.5,)))
+    assert crossed([sent], [(text, None)]) == [sent._replace(request={"model": "m"}) if text else sent]
 
 
 @pytest.mark.parametrize("content", ["plain é 🪸", "a lone surrogate \ud83e", '"quoted" \\ \x00'])
@@ -81,7 +80,7 @@ def test_records_cross_to_it_unchanged(content: str) -> None:
 def test_a_record_crosses_as_the_text_it_was_read_from() -> None:
     sent = record("é 🪸")
     texts = [(b' {"model": "m",\n "messages": []} ', None)]
-    assert crossed([sent], texts) == [replace(sent, request={"model": "m", "messages": []})]
+    assert crossed([sent], texts) == [sent._replace(request={"model": "m", "messages": []})]
 
 
 def test_one_that_cannot_be_read_again_takes_no_other_down(engine: sa.Engine) -> None:
@@ -113,7 +112,7 @@ def test_nesting_that_nothing_can_write_is_told_of_its_record_alone() -> None:
     for _ in range(5_000):
         deep = [deep]
     good = record("good")
-    found = crossed([replace(record("deep"), response=deep), good])
+    found = crossed([record("deep")._replace(response=deep), good])
     assert isinstance(found[0], str)
     assert found[1] == good
 
@@ -139,7 +138,7 @@ def test_one_bad_record_is_told_alone(engine: sa.Engine) -> None:
     async def run() -> list[str]:
         keeper = Keeper(url(engine))
         try:
-            return await keeper.commit([good, replace(other, id=good.id), record("fine")])
+            return await keeper.commit([good, other._replace(id=good.id), record("fine")])
         finally:
             await keeper.aclose()
 
@@ -192,7 +191,7 @@ def test_a_request_that_was_sent_ahead_is_stored_with_its_record_and_after_a_dea
                 await asyncio.to_thread(keeper.process.wait)
                 while not keeper._connection or not keeper._connection.ended:
                     await asyncio.sleep(0.01)
-            assert await keeper.commit([replace(item, request=None)], [(ahead, None)]) == [""]
+            assert await keeper.commit([item._replace(request=None)], [(ahead, None)]) == [""]
         await keeper.aclose()
 
     asyncio.run(run())

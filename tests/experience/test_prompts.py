@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,7 +48,7 @@ def read(data: bytes, *, before: Text | None, by: Dismantler, dialect: Dialect =
     text = Text(Rope([data]), before=before, shared=shared)
     rows: Any = type("Rows", (), {"blobs": {}})()
     by._now = 1.0
-    return text, by._prompt(replace(record({}, None), dialect=dialect.name), text, rows)
+    return text, by._prompt(record({}, None)._replace(dialect=dialect.name), text, rows)
 
 
 def check(first: bytes, second: bytes, *, goes_on: bool | None, dialect: Dialect = CHAT) -> None:
@@ -193,7 +192,7 @@ def test_a_text_in_pieces_is_the_text(edits: list[tuple[int, bytes]], start: int
 
 
 def exchange(turns: Sequence[JSON], *, session: str | None = "run", **more: JSON) -> tuple[Record, bytes]:
-    sent = replace(record({"model": "m", "messages": list(turns), **more}, None), id=ids.receipt(), session=session)
+    sent = record({"model": "m", "messages": list(turns), **more}, None)._replace(id=ids.receipt(), session=session)
     return sent, spaced(sent.request)
 
 
@@ -264,7 +263,7 @@ def test_a_batch_that_cannot_be_written_changes_nothing_that_is_remembered() -> 
     item, text = exchange([turn(LONG)])
     cross(encoder, decoder, item, text)
     with pytest.raises(ValueError, match="JSON"):
-        encoder.encode([item, replace(item, usage={"x": float("nan")}, model="\ud83e")], [(text, None), (None, None)])  # type: ignore[dict-item]
+        encoder.encode([item, item._replace(usage={"x": float("nan")}, model="\ud83e")], [(text, None), (None, None)])  # type: ignore[dict-item]
     assert cross(encoder, decoder, item, text)[1].rope.whole() == text
 
 
@@ -340,7 +339,7 @@ def test_histories_are_stored_and_given_back(database_url: str) -> None:
         talk.append(turn(f"{number}: {LONG}", "assistant" if number % 2 else "user"))
         item, _ = exchange(talk, stream=number == 7)
         side, _ = exchange([turn("A title for this?"), turn(f"{number} {LONG}")], session=None)
-        retry = replace(item, id=ids.receipt())
+        retry = item._replace(id=ids.receipt())
         batch = [item, side, retry]
         sent += batch
         texts = [(spaced(each.request), None) for each in batch]

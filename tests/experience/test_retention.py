@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ class Kept:
     def run(self, name: str, *, days: float, length: int = 3, size: int = 5000, **changes: Any) -> list[Record]:
         """A session that ended so long ago."""
         at = time.time() - days * DAY
-        return list(self.add(*(replace(item, session=name, started_at=at, **changes) for item in grown(length, size))))
+        return list(self.add(*(item._replace(session=name, started_at=at, **changes) for item in grown(length, size))))
 
     def report(self, *records: Record, consumed: bool) -> str:
         with database.write(self.engine).begin() as tx:
@@ -119,7 +118,7 @@ def test_what_is_too_old_goes_session_by_session_and_scenarios_may_differ(kept: 
         kept.run("old", days=40, scenario=scenario)
         kept.run("young", days=20, scenario=scenario)
     begun_long_ago = kept.run("goes on", days=40, length=2)
-    kept.add(replace(exchange([*begun_long_ago[-1].request["messages"], turn("and now?")]), session="goes on", started_at=time.time()))
+    kept.add(exchange([*begun_long_ago[-1].request["messages"], turn("and now?")])._replace(session="goes on", started_at=time.time()))
     kept.keep(Budget(max_age_s=30 * DAY), long=Budget(max_age_s=60 * DAY))
     assert kept.sessions() == {"young", "goes on"}
     assert kept.sessions("long") == {"old", "young"}
@@ -201,7 +200,7 @@ def test_a_slim_row_stays_and_says_what_it_was(kept: Kept) -> None:
 
 def test_the_same_content_imported_again_is_known_to_have_been_here(kept: Kept) -> None:
     sent = kept.run("old", days=40)
-    secret = replace(exchange([turn(f"my key is {SECRET}")]), session="old", started_at=sent[0].started_at)
+    secret = exchange([turn(f"my key is {SECRET}")])._replace(session="old", started_at=sent[0].started_at)
     kept.add(secret)
     text = b"".join(lines.of_record(record) for record in (*sent, secret))
     kept.sums()
@@ -210,7 +209,7 @@ def test_the_same_content_imported_again_is_known_to_have_been_here(kept: Kept) 
     assert (tally.stored["records"], tally.there["records"]) == (0, 4)
     for name, value in (("request", {"messages": [turn("other")]}), ("response", None), ("model", "other")):
         with pytest.raises(Conflict, match="is there with other"):
-            take(kept.engine, lines.of_record(replace(sent[1], **{name: value})))
+            take(kept.engine, lines.of_record(sent[1]._replace(**{name: value})))
     assert kept.sessions() == set()
 
 
@@ -261,8 +260,8 @@ def test_who_remembers_a_session_that_is_gone_notices_and_stores_it_whole(kept: 
     sent = kept.run("run", days=40)
     kept.sums()
     kept.keep(Budget(max_age_s=30 * DAY))
-    goes_on = replace(exchange([*sent[-1].request["messages"], turn("still there?")]), session="run", started_at=time.time())
-    beside = replace(exchange([turn("something else")]), session="beside")
+    goes_on = exchange([*sent[-1].request["messages"], turn("still there?")])._replace(session="run", started_at=time.time())
+    beside = exchange([turn("something else")])._replace(session="beside")
     kept.add(beside, goes_on)
     assert same(kept.store.record(goes_on.id), goes_on)
     assert same(kept.store.record(beside.id), beside)
@@ -270,7 +269,7 @@ def test_who_remembers_a_session_that_is_gone_notices_and_stores_it_whole(kept: 
 
 
 def test_a_found_session_that_is_gone_begins_anew(kept: Kept) -> None:
-    first = replace(exchange([turn("hello")]), started_at=time.time() - 40 * DAY)
+    first = exchange([turn("hello")])._replace(started_at=time.time() - 40 * DAY)
     kept.add(first)
     kept.sums()
     kept.keep(Budget(max_age_s=30 * DAY))
@@ -296,7 +295,7 @@ class Load(threading.Thread):
         while not self.stop.is_set() and not self.problems:
             for name, history in histories.items():
                 history.append(turn(ids.receipt() * 10))
-                item = replace(exchange(history), session=name, started_at=time.time() - 40 * DAY)
+                item = exchange(history)._replace(session=name, started_at=time.time() - 40 * DAY)
                 self.problems += filter(None, self._committer.commit([item]))
                 self.sent.append(item)
 
@@ -345,8 +344,8 @@ def swept(kept: Kept) -> int:
 
 
 def test_blobs_that_nothing_uses_are_collected_and_shared_ones_stay(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = [replace(item, request={**item.request, "tools": ["only here"]}) for item in grown(2, 100)]
-    kept.add(*(replace(item, session="old", started_at=time.time() - 40 * DAY) for item in old))
+    old = [item._replace(request={**item.request, "tools": ["only here"]}) for item in grown(2, 100)]
+    kept.add(*(item._replace(session="old", started_at=time.time() - 40 * DAY) for item in old))
     young = kept.run("young", days=1)
     assert blobs(kept) == 3  # what the system says is shared; the envelopes differ
     let_an_hour_pass(kept)
@@ -400,7 +399,7 @@ def test_storing_goes_on_during_a_large_deletion(tmp_path: Path) -> None:
     kept = on_sqlite(tmp_path)
     for number in range(60):
         kept.run(f"run {number}", days=40, length=25, size=4000)
-    kept.add(replace(exchange([turn("large" + ids.receipt() * 100_000)]), session="large", started_at=time.time() - 40 * DAY))
+    kept.add(exchange([turn("large" + ids.receipt() * 100_000)])._replace(session="large", started_at=time.time() - 40 * DAY))
     kept.sums()
     stop = threading.Event()
     retention = Retention(kept.engine, Policy(default=Budget(max_age_s=30 * DAY)), wait=stop.wait)
@@ -410,12 +409,12 @@ def test_storing_goes_on_during_a_large_deletion(tmp_path: Path) -> None:
     alone = []
     for number in range(50):
         began = time.perf_counter()
-        kept.add(replace(exchange([turn(f"alone {number}")]), session=f"alone {number}"))
+        kept.add(exchange([turn(f"alone {number}")])._replace(session=f"alone {number}"))
         alone.append(time.perf_counter() - began)
     dropping.start()
     while dropping.is_alive():
         began = time.perf_counter()
-        kept.add(replace(exchange([turn(f"now {len(waits)}")]), session=f"now {len(waits)}"))
+        kept.add(exchange([turn(f"now {len(waits)}")])._replace(session=f"now {len(waits)}"))
         waits.append(time.perf_counter() - began)
         log_sizes.append((tmp_path / "reef.db-wal").stat().st_size)
     waits.sort()
@@ -444,7 +443,7 @@ def test_space_is_given_back_to_what_is_stored_next_and_a_full_disk_becomes_usab
     sa.event.listen(kept.engine, "checkout", taken)
     kept.committer.close()
     with pytest.raises(StorageError, match="full"):
-        kept.committer.commit([replace(item, session="new") for item in grown(3, 30_000)])
+        kept.committer.commit([item._replace(session="new") for item in grown(3, 30_000)])
     kept.keep(Budget(max_age_s=30 * DAY))
     assert kept.sessions() == set()
     for number in range(15):
@@ -473,7 +472,7 @@ def test_on_a_disk_without_a_byte_left_the_reserve_makes_room(small_disk: Path) 
     with pytest.raises(StorageError, match="full"):
         while True:
             noise = base64.b64encode(os.urandom(300_000)).decode()
-            item = replace(exchange([*history, turn(noise)]), session=f"run {number}", started_at=time.time() - 40 * DAY)
+            item = exchange([*history, turn(noise)])._replace(session=f"run {number}", started_at=time.time() - 40 * DAY)
             assert kept.committer.commit([item]) == [""]
             number += 1
     (small_disk / "filler").write_bytes(bytes(max(0, shutil.disk_usage(small_disk).free - 4096)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -28,7 +27,7 @@ SYSTEM = turn("You are an agent", "system")
 
 def asked(*history: JSON, answer: str = "yes", system: JSON = SYSTEM, tools: Sequence[JSON] = TOOLS, **changes: object) -> Record:
     found = exchange([system, *history], answer, **changes)
-    return replace(found, request={**found.request, "tools": list(tools)})
+    return found._replace(request={**found.request, "tools": list(tools)})
 
 
 def run(*tasks: str, answer: str = "yes") -> list[Record]:
@@ -60,7 +59,7 @@ def test_a_history_that_grows_is_one_thread_and_each_turn_is_new_once() -> None:
 
 def test_a_request_for_a_title_is_a_side_call_also_where_it_comes_first_or_says_the_same() -> None:
     title = asked(turn("begin"), system=turn("Give it a title", "system"), tools=())
-    for side in (title, replace(title, request={**title.request, "messages": [turn("Give it a title", "system"), turn("Title, please")]})):
+    for side in (title, title._replace(request={**title.request, "messages": [turn("Give it a title", "system"), turn("Title, please")]})):
         found = threads([side, *run("begin", "go on")])
         assert kinds(found) == [(ThreadKind.SIDE, 1), (ThreadKind.MAIN, 2)]
 
@@ -76,8 +75,8 @@ def test_a_sub_agent_is_told_from_the_main_thread_also_where_both_begin_with_the
 
 def test_the_same_prompt_again_is_a_retry_of_the_first() -> None:
     first, second = run("begin", "go on")
-    failed = replace(first, id=ids.receipt(), end=End.UPSTREAM_ERROR, response=None)
-    again = replace(failed, id=ids.receipt())
+    failed = first._replace(id=ids.receipt(), end=End.UPSTREAM_ERROR, response=None)
+    again = failed._replace(id=ids.receipt())
     (thread,) = threads([failed, again, first, second])
     assert [item.retry_of for item in thread.exchanges] == [None, failed.id, failed.id, None]
     assert thread.tries == 2
@@ -110,7 +109,7 @@ def test_each_captured_run_is_one_main_thread(name: str) -> None:
     for item in captures.read(name):
         if item.method == "POST":
             dialect = paths.get(item.path.partition("?")[0], "chat")
-            runs[item.run].append(replace(record(item.body, None), dialect=dialect))
+            runs[item.run].append(record(item.body, None)._replace(dialect=dialect))
     for key, records in runs.items():
         found = threads(records)
         assert [thread.kind for thread in found if thread.kind is not ThreadKind.SIDE] == [ThreadKind.MAIN], key
@@ -205,10 +204,10 @@ def report(storage: Storage, **changes: object) -> None:  # noqa: F811
 
 def test_sessions_are_listed_newest_first_with_what_they_were(storage: Storage) -> None:  # noqa: F811
     first, second = run("begin", "go on")
-    failed = replace(first, id=ids.receipt(), end=End.TRUNCATED)
+    failed = first._replace(id=ids.receipt(), end=End.TRUNCATED)
     usage = {"prompt_tokens": 5, "completion_tokens": 2}
-    storage.add(*(replace(item, session="one", usage=usage) for item in (first, failed)))
-    storage.add(replace(second, session="two", release=3), replace(exchange([turn("x")]), scenario="other", session="one"))
+    storage.add(*(item._replace(session="one", usage=usage) for item in (first, failed)))
+    storage.add(second._replace(session="two", release=3), exchange([turn("x")])._replace(scenario="other", session="one"))
     report(storage, session="one", score=0.0)
     report(storage, references=(first.id,), score=1.0)
     report(storage, references=(second.id,), feedback="no score")
@@ -247,7 +246,7 @@ def test_pages_name_every_session_once_whatever_the_bound(
 
 
 def test_a_session_is_read_in_parts(storage: Storage) -> None:  # noqa: F811
-    records = [replace(item, session="one") for item in run("a", "b", "c", "d")]
+    records = [item._replace(session="one") for item in run("a", "b", "c", "d")]
     storage.add(*records)
     before, part = storage.store.session_part("s", "one", after=records[1].id, limit=1, overlap=1)
     assert [[item.id for item in before], [item.id for item in part]] == [[records[1].id], [records[2].id]]

@@ -31,7 +31,7 @@ def turn(text: str, role: str = "user") -> JSON:
 def exchange(history: Sequence[JSON], answer: str = "yes", **changes: object) -> Record:
     message = {"role": "assistant", "content": answer, "refusal": None}
     response = {"id": "r", "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}
-    return replace(record({"model": "m", "messages": list(history)}, response), **changes)  # type: ignore[arg-type]
+    return record({"model": "m", "messages": list(history)}, response)._replace(**changes)  # type: ignore[arg-type]
 
 
 class Storage:
@@ -147,7 +147,7 @@ def test_a_session_with_many_threads_keeps_a_bound_on_what_is_remembered(storage
 
 def test_a_batch_that_fails_is_not_taken_for_stored(storage: Storage) -> None:
     first, second, *_ = grown(2)
-    bad = replace(first, scenario="s\0" if storage.engine.dialect.name == "postgresql" else None)  # type: ignore[arg-type]
+    bad = first._replace(scenario="s\0" if storage.engine.dialect.name == "postgresql" else None)  # type: ignore[arg-type]
     problems = storage.committer.commit([first, bad])
     assert problems[0] == ""
     assert problems[1]
@@ -176,10 +176,10 @@ def test_the_same_task_begun_again_is_another_session(storage: Storage) -> None:
 
 
 def test_a_failed_request_sent_again_is_the_same_session(storage: Storage) -> None:
-    failed = replace(exchange([turn("begin")]), end=End.UPSTREAM_ERROR, response=None)
+    failed = exchange([turn("begin")])._replace(end=End.UPSTREAM_ERROR, response=None)
     session = storage.session(failed)
-    assert storage.session(replace(failed, id=ids.receipt(), started_at=failed.started_at + 5)) == session
-    assert storage.session(replace(failed, id=ids.receipt(), started_at=failed.started_at + 5000)) != session
+    assert storage.session(failed._replace(id=ids.receipt(), started_at=failed.started_at + 5)) == session
+    assert storage.session(failed._replace(id=ids.receipt(), started_at=failed.started_at + 5000)) != session
 
 
 def test_scenarios_do_not_share_sessions(storage: Storage) -> None:
@@ -211,7 +211,7 @@ def test_tokens_are_given_back_and_a_prompt_costs_only_its_new_ones(tmp_path: Pa
     for number, item in enumerate(grown(20)):
         prompt = (*seen, *range(number * 1000, number * 1000 + 50))
         seen = (*prompt, *range(7))
-        sent.append(replace(item, tokens=TokenTrace(prompt, tuple(range(7)), (-0.5, -0.25, 0.0, -1.5, -2.0, -4.0, -8.0))))
+        sent.append(item._replace(tokens=TokenTrace(prompt, tuple(range(7)), (-0.5, -0.25, 0.0, -1.5, -2.0, -4.0, -8.0))))
         storage.add(sent[-1])
         if number % 5 == 4:
             storage.restart()
@@ -272,10 +272,10 @@ def test_runs_that_begin_with_the_same_rules_are_not_one(storage: Storage) -> No
 
 
 def test_a_failed_request_sent_again_after_a_restart_is_the_same_session(storage: Storage) -> None:
-    failed = replace(exchange([turn("rules"), turn("begin")]), end=End.TRUNCATED)
+    failed = exchange([turn("rules"), turn("begin")])._replace(end=End.TRUNCATED)
     session = storage.session(failed)
     storage.restart()
-    assert storage.session(replace(failed, id=ids.receipt(), started_at=failed.started_at + 5)) == session
+    assert storage.session(failed._replace(id=ids.receipt(), started_at=failed.started_at + 5)) == session
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "get"]), st.integers(0, 40)), max_size=200), st.integers(4, 16))

@@ -156,7 +156,7 @@ def test_a_full_disk_fails_those_who_wait_and_storing_resumes_when_there_is_room
         assert writer.alive
         allow(10_000)
         await writer.record(kept)
-        await writer.record(replace(kept, id=ids.receipt()))
+        await writer.record(kept._replace(id=ids.receipt()))
         assert not writer.last_error
         await writer.aclose()
 
@@ -170,7 +170,7 @@ def test_a_full_disk_fails_those_who_wait_and_storing_resumes_when_there_is_room
 
 def test_a_record_that_cannot_be_stored_does_not_take_its_neighbours_down(engine: sa.Engine) -> None:
     good, same_id = record("good"), record("other")
-    bad = replace(same_id, id=good.id)
+    bad = same_id._replace(id=good.id)
 
     async def run() -> list[BaseException | None]:
         writer = Writer(engine)

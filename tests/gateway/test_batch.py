@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import threading
 from collections.abc import Iterator
@@ -131,7 +130,7 @@ def test_a_record_already_stored_does_not_harm_its_neighbours(gateway: Service) 
     """What the import looks for before it stores is not all there is: another gateway may be faster."""
     post(gateway, pair("a", id="a"))
     stored = gateway.store.record("a")
-    items = (stored, dataclasses.replace(stored, id="b"))
+    items = (stored, stored._replace(id="b"))
 
     async def record_both() -> list[Any]:
         writer = Writer(gateway.state.engine)

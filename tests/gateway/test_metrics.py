@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -170,7 +169,7 @@ def record(*, scenario: str, session: str, model: str) -> Record:
 def test_upstreams_that_make_up_names_are_bounded_too() -> None:
     counted = metrics.Metrics()
     for number in range(metrics.MOST_SERIES + 200):
-        counted.exchange(replace(record(scenario="a", session="s", model="m"), upstream=f"u{number}"), own_s=0.001, commit_s=0.001)
+        counted.exchange(record(scenario="a", session="s", model="m")._replace(upstream=f"u{number}"), own_s=0.001, commit_s=0.001)
     assert len(counted.series) == metrics.MOST_SERIES + 1
     assert sum(counted.series["a", metrics.OTHER, "chat"].own.counts) == 200
 

@@ -96,7 +96,7 @@ def test_a_session_that_only_goes_on_is_one_sequence(records: list[Record], data
     for each in records:
         assert each.tokens is not None
         trace = TokenTrace(grown, each.tokens.completion_ids, each.tokens.logprobs)
-        found.append(replace(each, tokens=trace))
+        found.append(each._replace(tokens=trace))
         grown = (*grown, *trace.completion_ids, *data.draw(st.lists(st.integers(0, 2), max_size=2)))
     (strand,) = merge(found)
     assert len(strand.turns) == len(records)
@@ -131,15 +131,15 @@ def test_a_retry_and_a_history_that_was_cut_train_apart() -> None:
 
 def test_only_whole_finite_token_exact_records_train_and_each_reason_is_counted() -> None:
     good = record("good", [1, 2])
-    broken = [replace(good, id=f"end-{end}", end=end) for end in End if end is not End.COMPLETE]
+    broken = [good._replace(id=f"end-{end}", end=end) for end in End if end is not End.COMPLETE]
     broken += [
-        replace(good, id="none", tokens=None),
+        good._replace(id="none", tokens=None),
         record("empty", [1, 2], ()),
         record("no prompt", []),
-        replace(good, id="short", tokens=TokenTrace((1,), (7, 8), (-0.1,))),
-        replace(good, id="nan", tokens=TokenTrace((1,), (7,), (math.nan,))),
-        replace(good, id="impossible", tokens=TokenTrace((1,), (7,), (-3e38,))),
-        replace(good, id="positive", tokens=TokenTrace((1,), (7,), (0.5,))),
+        good._replace(id="short", tokens=TokenTrace((1,), (7, 8), (-0.1,))),
+        good._replace(id="nan", tokens=TokenTrace((1,), (7,), (math.nan,))),
+        good._replace(id="impossible", tokens=TokenTrace((1,), (7,), (-3e38,))),
+        good._replace(id="positive", tokens=TokenTrace((1,), (7,), (0.5,))),
         record("long", range(100)),
         record("used before", [1, 2]),
         record("canary", [1, 2], release=None, candidate="c-0123456789ab"),
@@ -153,14 +153,14 @@ def test_only_whole_finite_token_exact_records_train_and_each_reason_is_counted(
         **{f"end_{end.value}": 1 for end in End if end is not End.COMPLETE},
         **{"no_tokens": 1, "empty_mask": 1, "invalid": 2, "not_finite": 3, "too_long": 1, "consumed": 1, "candidate": 2, "duplicate": 1},
     }
-    rounded = make(attempt("a", replace(good, tokens=TokenTrace((1,), (7,), (1e-7,)))), terms=terms)
+    rounded = make(attempt("a", good._replace(tokens=TokenTrace((1,), (7,), (1e-7,)))), terms=terms)
     assert rounded.samples[0].old_logprobs == (0.0, 0.0)
     assert make(attempt("a", good, reward=math.nan), terms=terms).skipped == {"not_finite": 1}
 
 
 def test_an_exchange_that_was_cut_off_is_context_for_the_next() -> None:
     first, second, third = chain("a", turns=3)
-    (sample,) = make(attempt("a", first, replace(second, end=End.TRUNCATED), third), terms=TERMS).samples
+    (sample,) = make(attempt("a", first, second._replace(end=End.TRUNCATED), third), terms=TERMS).samples
     assert sample.records == ("a-0", "a-2")
     assert sample.mask == (False, False, True, True, False, False, False, False, False, False, True, True)
 
@@ -168,15 +168,15 @@ def test_an_exchange_that_was_cut_off_is_context_for_the_next() -> None:
 def test_a_record_is_of_the_release_that_the_engine_names() -> None:
     said = record("a", [1])
     assert served_release(said) == 10, "the client's word, where the engine names no release"
-    assert served_release(replace(said, response={"model": "s.4"})) == 4
-    assert served_release(replace(said, response=None, model="s.5")) == 5
-    assert served_release(replace(said, response={"model": "s.4"}, model="s.5")) == 4
-    assert served_release(replace(said, response={"model": "other.4"})) == 10
-    assert served_release(replace(said, response={"model": "s.c-0123456789ab"})) is None, "a candidate is no release"
-    assert served_release(replace(said, release=None, candidate="c-0123456789ab")) is None
-    assert served_release(replace(said, release=None, candidate="c-0123456789ab", response={"model": "s.9"})) == 9, "of the harness alone"
-    assert served_release(replace(said, scenario="a.b", response={"model": "a.b.12"})) == 12
-    assert served_release(replace(said, release=None)) is None
+    assert served_release(said._replace(response={"model": "s.4"})) == 4
+    assert served_release(said._replace(response=None, model="s.5")) == 5
+    assert served_release(said._replace(response={"model": "s.4"}, model="s.5")) == 4
+    assert served_release(said._replace(response={"model": "other.4"})) == 10
+    assert served_release(said._replace(response={"model": "s.c-0123456789ab"})) is None, "a candidate is no release"
+    assert served_release(said._replace(release=None, candidate="c-0123456789ab")) is None
+    assert served_release(said._replace(release=None, candidate="c-0123456789ab", response={"model": "s.9"})) == 9, "of the harness alone"
+    assert served_release(said._replace(scenario="a.b", response={"model": "a.b.12"})) == 12
+    assert served_release(said._replace(release=None)) is None
 
 
 def test_where_a_swap_fell_into_an_answer_each_token_is_of_what_made_it() -> None:
@@ -184,7 +184,7 @@ def test_where_a_swap_fell_into_an_answer_each_token_is_of_what_made_it() -> Non
     assert plain.tokens is not None
 
     def swapped(*served: str, starts: tuple[int, ...] = (0, 2), **more: Any) -> Record:
-        return replace(plain, tokens=replace(plain.tokens, served=served, starts=starts[: len(served)]), **more)
+        return plain._replace(tokens=replace(plain.tokens, served=served, starts=starts[: len(served)]), **more)
 
     made = make(attempt("a", swapped("s.9", "s.10")), terms=TERMS)
     assert made.samples[0].releases == (None, None, 9, 9, 10)
@@ -209,7 +209,7 @@ def test_where_a_swap_fell_into_an_answer_each_token_is_of_what_made_it() -> Non
 
 def test_staleness_is_of_each_record_and_a_session_may_span_releases() -> None:
     first, second, third, fourth = (
-        replace(each, response={"model": f"s.{step}"}) for each, step in zip(chain("a", turns=4), (6, 7, 10, 11), strict=True)
+        each._replace(response={"model": f"s.{step}"}) for each, step in zip(chain("a", turns=4), (6, 7, 10, 11), strict=True)
     )
     batch = assemble([attempt("a", first, second, third, fourth)], terms=TERMS, size=1)
     (sample,) = batch.samples
@@ -218,7 +218,7 @@ def test_staleness_is_of_each_record_and_a_session_may_span_releases() -> None:
     assert sample.records == ("a-1", "a-2")
     assert sample.releases == (None,) * 6 + (7, 7, None, None, 10, 10)
     assert batch.used_share == 0.5
-    nobody = replace(first, release=None, response={})
+    nobody = first._replace(release=None, response={})
     assert assemble([attempt("b", nobody)], terms=TERMS, size=1).skipped == {"unknown_release": 1}
     young = assemble([attempt("b", nobody)], terms=replace(TERMS, parent=4), size=1)
     assert young.lags == {-1: 1}, "the first release is within reach, so any is"
