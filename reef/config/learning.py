@@ -15,7 +15,7 @@ class LearnerConfig(Section):
     recipe: str = Field("record", description="Name in `reef.recipes`, or a dotted name `package.module:Class`.")
     batch_size: int = Field(1, ge=1, le=100_000, description="Reports that make one step of learning.")
     max_staleness: int = Field(18, ge=0, description="Releases a record may lag behind the head and still be learned from.")
-    poll_interval_s: float = Field(0.25, gt=0, le=60, description="How often the learner looks at the log.")
+    poll_interval_s: float = Field(1.0, gt=0, le=60, description="How often the learner looks at the log. A look takes about 5 ms.")
     options: dict[str, Any] = Field(default_factory=dict, description="The recipe's own options; the recipe checks them.")
 
 
