@@ -80,6 +80,20 @@ def test_copies_and_what_is_left_make_the_prompt_again(prompt: list[bytes], base
     )
 
 
+@given(names, st.lists(names, min_size=1, max_size=4))
+def test_the_nearest_thread_gives_all_that_it_has_of_a_prompt(prompt: list[bytes], histories: list[list[bytes]]) -> None:
+    session = threads.Session([threads.Thread(str(number), depth=0, names=history) for number, history in enumerate(histories)])
+    nearest = session.nearest(prompt)
+    if nearest is None:
+        assert not any(set(prompt) & set(history) for history in histories)
+        return
+    base = nearest.thread.names
+    assert nearest.begun == delta.alike(prompt, base)
+    added = [prompt[place] for place in delta.added(nearest.copies, len(prompt))]
+    assert delta.put_together(nearest.copies, added, base) == prompt
+    assert not set(added) & set(base)
+
+
 edits = st.lists(st.tuples(st.sampled_from(["grow", "answer", "drop", "rewrite", "fork", "fresh"]), st.integers(0, 9)), max_size=12)
 
 
