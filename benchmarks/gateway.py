@@ -11,8 +11,10 @@ All answer the same requests from the same mock model server on loopback:
     reef-2      the same with two gateway workers, where this version has them and there are 6 cores, or where `--only` names it
 
 Rounds are interleaved, so that a machine that is busy with other things is busy for all of them: the ratios, taken within each round, are
-what counts. Each run is a session of an agent that sends its whole history with each request. By default all of JSON, SSE and 1, 32, 256
-connections with prompts of 1 kB, most with 10 kB, and a few with 100 and 400 kB: under 20 minutes. `--full` takes all 24: twice as long.
+what counts. Two processors of a rented machine may be two threads of one core for a second and not for the next, and the ratio of two runs
+then swings by a third: the bare pass-through and Reef, which are closest to each other, run as pairs some times more in each round. Each
+run is a session of an agent that sends its whole history with each request. By default all of JSON, SSE and 1, 32, 256 connections with
+prompts of 1 kB, most with 10 kB, and a few with 100 and 400 kB: under 20 minutes. `--full` takes all 24: twice as long.
 Peers are installed into DIR (a throw-away folder by default); one that cannot be had is said and left out. Needs `wrk`. Writes
 benchmarks/results/gateway.csv and .svg, and prints the table of the README.
 """
@@ -49,6 +51,8 @@ PATIENCE = 5
 """How many times as long a run is for a system that was too slow for the usual length in an earlier round."""
 FAILING_SHARE = 0.01
 """A peer that fails more of its requests is not measured: how fast it refuses says nothing."""
+PAIR, PAIRED_CONNECTIONS = ("bare", "reef"), 32
+"""What is compared more often than once a round, and with how many connections."""
 OURS = ("mock", "bare", "reef-off", "reef")
 """What is there without anything being installed."""
 
@@ -65,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--peers", type=Path, help="folder where installed peers are found and kept (reef-infra, litellm, portkey)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=2, help="length of one run")
+    parser.add_argument("--pairs", type=int, default=2, help=f"how often {' and '.join(PAIR)} run once more in each round")
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
     wanted = [name for name in options.only.split(",") if name] or list(OURS if options.quick else usual())
@@ -72,13 +77,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(peers.SYSTEMS)}")
     if shutil.which("wrk") is None:
         parser.error("wrk is missing: apt-get install wrk, or brew install wrk")
-    rounds, seconds = (1, 0.5) if options.quick else (options.rounds, options.seconds)
+    rounds, seconds, pairs = (1, 0.5, 1) if options.quick else (options.rounds, options.seconds, options.pairs)
     loads = QUICK if options.quick else FULL if options.full else USUAL
     with tempfile.TemporaryDirectory(prefix="reef-bench-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         systems = start(wanted, folder, (options.peers or folder / "peers").absolute(), stack)
-        found = measure(systems, loads, rounds=rounds, seconds=seconds, folder=folder)
-    rows = [{**row, "rounds": rounds, "seconds": seconds, "machine": figures.machine()} for row in summarise(found)]
+        found, again = measure(systems, loads, rounds=rounds, seconds=seconds, pairs=pairs, folder=folder)
+    about = {"rounds": rounds, "seconds": seconds, "pairs": pairs, "machine": figures.machine()}
+    rows = [{**row, **about} for row in summarise(found, again)]
     figures.write_csv(options.output, rows)
     figures.plot_gateway(rows, options.output.with_suffix(".svg"))
     print(f"\n{figures.markdown(rows)}\n")
@@ -110,32 +116,44 @@ def start(wanted: Sequence[str], folder: Path, environments: Path, stack: contex
     return systems
 
 
-def measure(systems: Sequence[System], loads: Sequence[Load], *, rounds: int, seconds: float, folder: Path) -> Found:
-    """Rounds over all loads, and within each load over all systems, beginning with another one each round."""
+def measure(
+    systems: Sequence[System], loads: Sequence[Load], *, rounds: int, seconds: float, pairs: int, folder: Path
+) -> tuple[Found, Found]:
+    """Rounds over all loads, and within each load over all systems, beginning with another one each round; and the pairs."""
     found: Found = defaultdict(list)
+    again: Found = defaultdict(list)
     slow: set[tuple[str, Load]] = set()
+    paired = [system for system in systems if system.name in PAIR]
     for number in range(rounds):
+
+        def run(system: System, load: Load, into: Found, number: int = number) -> None:
+            before = processes.cpu_s(system.pid)
+            name = f"{number}.{load.mode}.{load.connections}.{load.prompt_kb}.{time.time_ns()}"
+            # one connection gives samples enough in half the time; one that cannot serve every client once in time gets more
+            length = seconds / 2 if load.connections == 1 else seconds * PATIENCE if (system.name, load) in slow else seconds
+            result = ask(system.url, load, headers=system.headers, seconds=length, run=name, folder=folder)
+            used = processes.cpu_s(system.pid) - before
+            processes.wait_until_idle(system.pid)
+            result = replace(result, cpu_ms=used * 1000 / result.requests if result.requests and used else math.nan)
+            into[system.name, load].append(result)
+            if result.requests < load.connections:
+                slow.add((system.name, load))
+            failed = f"  {result.errors} ERRORS" if result.errors else ""
+            print(f"round {number + 1} {load} {system.name:10} {result.rps:8.0f} rps  p50 {result.p50_ms:.2f} ms{failed}", flush=True)
+
         for load in loads:
             first = number % len(systems)
             for system in (*systems[first:], *systems[:first]):
-                before = processes.cpu_s(system.pid)
-                run = f"{number}.{load.mode}.{load.connections}.{load.prompt_kb}.{time.time_ns()}"
-                # one connection gives samples enough in half the time; one that cannot serve every client once in time gets more
-                length = seconds / 2 if load.connections == 1 else seconds * PATIENCE if (system.name, load) in slow else seconds
-                result = ask(system.url, load, headers=system.headers, seconds=length, run=run, folder=folder)
-                used = processes.cpu_s(system.pid) - before
-                processes.wait_until_idle(system.pid)
-                result = replace(result, cpu_ms=used * 1000 / result.requests if result.requests and used else math.nan)
-                found[system.name, load].append(result)
-                if result.requests < load.connections:
-                    slow.add((system.name, load))
-                failed = f"  {result.errors} ERRORS" if result.errors else ""
-                print(f"round {number + 1} {load} {system.name:10} {result.rps:8.0f} rps  p50 {result.p50_ms:.2f} ms{failed}", flush=True)
-    return found
+                run(system, load, found)
+            if load.connections == PAIRED_CONNECTIONS and len(paired) == len(PAIR):
+                for pair in range(pairs):
+                    for system in paired if pair % 2 else reversed(paired):
+                        run(system, load, again)
+    return found, again
 
 
-def summarise(found: Found) -> list[dict[str, Any]]:
-    """Medians over the rounds; ratios and differences are taken within each round first."""
+def summarise(found: Found, again: Found) -> list[dict[str, Any]]:
+    """Medians over the rounds; ratios and differences are taken within each round, or each pair, first."""
     rows = []
     found = {key: results for key, results in found.items() if not left_out(*key, results)}
     for (system, load), results in found.items():
@@ -149,9 +167,11 @@ def summarise(found: Found) -> list[dict[str, Any]]:
         row["p50_over_bare_ms"] = _median([mine.p50_ms - its.p50_ms for mine, its in zip(results, bare, strict=True)] if bare else [], 3)
         for other in COMPARED:
             others = found.get((other, load), [])
-            pairs = zip(results, others, strict=True) if others else ()
+            pairs = list(zip(results, others, strict=True)) if others else []
+            if pairs and {system, other} == set(PAIR):
+                pairs += zip(again[system, load], again[other, load], strict=True)
             row[f"rps_vs_{other}"] = _median([mine.rps / its.rps for mine, its in pairs if its.rps], 3)
-        row["errors"] = sum(result.errors for result in results)
+        row["errors"] = sum(result.errors for result in (*results, *again[system, load]))
         rows.append(row)
     order = list(peers.SYSTEMS)
     return sorted(rows, key=lambda row: (row["prompt_kb"], row["mode"], row["connections"], order.index(row["system"])))
