@@ -14,7 +14,7 @@ Rounds are interleaved, so that a machine that is busy with other things is busy
 what counts. Two processors of a rented machine may be two threads of one core for a second and not for the next, and the ratio of two runs
 then swings by a third: the bare pass-through and Reef, which are closest to each other, run as pairs some times more in each round. Each
 run is a session of an agent that sends its whole history with each request. By default all of JSON, SSE and 1, 32, 256 connections with
-prompts of 1 kB, most with 10 kB, and a few with 100 and 400 kB: under 20 minutes. `--full` takes all 24: twice as long.
+prompts of 1 kB, most with 10 kB, and a few with 100 and 400 kB: about 20 minutes. `--full` takes all 24: twice as long.
 Peers are installed into DIR (a throw-away folder by default); one that cannot be had is said and left out. Needs `wrk`. Writes
 benchmarks/results/gateway.csv and .svg, and prints the table of the README.
 """
@@ -124,31 +124,31 @@ def measure(
     again: Found = defaultdict(list)
     slow: set[tuple[str, Load]] = set()
     paired = [system for system in systems if system.name in PAIR]
+
+    def run(system: System, load: Load, into: Found, *, number: int) -> None:
+        before = processes.cpu_s(system.pid)
+        name = f"{number}.{load.mode}.{load.connections}.{load.prompt_kb}.{time.time_ns()}"
+        # one connection gives samples enough in half the time; one that cannot serve every client once in time gets more
+        length = seconds / 2 if load.connections == 1 else seconds * PATIENCE if (system.name, load) in slow else seconds
+        result = ask(system.url, load, headers=system.headers, seconds=length, run=name, folder=folder)
+        used = processes.cpu_s(system.pid) - before
+        processes.wait_until_idle(system.pid)
+        result = replace(result, cpu_ms=used * 1000 / result.requests if result.requests and used else math.nan)
+        into[system.name, load].append(result)
+        if result.requests < load.connections:
+            slow.add((system.name, load))
+        failed = f"  {result.errors} ERRORS" if result.errors else ""
+        print(f"round {number + 1} {load} {system.name:10} {result.rps:8.0f} rps  p50 {result.p50_ms:.2f} ms{failed}", flush=True)
+
     for number in range(rounds):
-
-        def run(system: System, load: Load, into: Found, number: int = number) -> None:
-            before = processes.cpu_s(system.pid)
-            name = f"{number}.{load.mode}.{load.connections}.{load.prompt_kb}.{time.time_ns()}"
-            # one connection gives samples enough in half the time; one that cannot serve every client once in time gets more
-            length = seconds / 2 if load.connections == 1 else seconds * PATIENCE if (system.name, load) in slow else seconds
-            result = ask(system.url, load, headers=system.headers, seconds=length, run=name, folder=folder)
-            used = processes.cpu_s(system.pid) - before
-            processes.wait_until_idle(system.pid)
-            result = replace(result, cpu_ms=used * 1000 / result.requests if result.requests and used else math.nan)
-            into[system.name, load].append(result)
-            if result.requests < load.connections:
-                slow.add((system.name, load))
-            failed = f"  {result.errors} ERRORS" if result.errors else ""
-            print(f"round {number + 1} {load} {system.name:10} {result.rps:8.0f} rps  p50 {result.p50_ms:.2f} ms{failed}", flush=True)
-
         for load in loads:
             first = number % len(systems)
             for system in (*systems[first:], *systems[:first]):
-                run(system, load, found)
+                run(system, load, found, number=number)
             if load.connections == PAIRED_CONNECTIONS and len(paired) == len(PAIR):
                 for pair in range(pairs):
                     for system in paired if pair % 2 else reversed(paired):
-                        run(system, load, again)
+                        run(system, load, again, number=number)
     return found, again
 
 
